@@ -1,0 +1,95 @@
+// base: errors, buffers, arena, UTF-8.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/utf8.h"
+
+static void test_err_text_is_printable(void **state)
+{
+    (void)state;
+    struct iso_errinfo e;
+    enum iso_err err = iso_fail(&e, ISO_E_FORMAT, 7, "a\nb", "bad %s", "\x01\xff\xc3\xa9");
+    assert_int_equal(err, ISO_E_FORMAT);
+    assert_string_equal(e.text, "bad ??\xc3\xa9");
+    assert_string_equal(e.field, "a?b");
+    assert_int_equal(e.offset, 7);
+    iso_fail_prefix(&e, "file.gguf");
+    assert_string_equal(e.text, "file.gguf: bad ??\xc3\xa9");
+}
+
+static void test_buf_stops_at_max(void **state)
+{
+    (void)state;
+    struct buf b;
+    buf_init(&b, 10);
+    assert_int_equal(buf_append(&b, "12345678", 8), ISO_OK);
+    assert_int_equal(buf_append(&b, "123", 3), ISO_E_LIMIT);
+    assert_int_equal(b.len, 8);
+    assert_int_equal(buf_append(&b, "12", 2), ISO_OK);
+    assert_int_equal(buf_append_byte(&b, 0), ISO_E_LIMIT);
+    assert_memory_equal(b.ptr, "1234567812", 10);
+    buf_deinit(&b);
+}
+
+static void test_arena_cap_and_overflow(void **state)
+{
+    (void)state;
+    struct arena a;
+    assert_int_equal(arena_init(&a, 4096), ISO_OK);
+    assert_non_null(arena_alloc(&a, 4000));
+    assert_null(arena_alloc(&a, 97));
+    assert_null(arena_array(&a, UINT64_MAX / 2, 3));
+    assert_non_null(arena_alloc(&a, 96));
+    assert_null(arena_alloc(&a, 1));
+    arena_reset(&a);
+    unsigned char *p = arena_alloc(&a, 16);
+    assert_non_null(p);
+    assert_int_equal(p[0], 0);
+    arena_deinit(&a);
+    arena_deinit(&a);
+}
+
+// Every code point there and back, and the sequences the standard names as ill-formed.
+static void test_utf8(void **state)
+{
+    (void)state;
+    uint8_t s[UTF8_MAX_BYTES];
+    uint32_t cp = 0;
+    for (uint32_t c = 0; c <= 0x10FFFF; c++) {
+        if (c >= 0xD800 && c <= 0xDFFF)
+            continue;
+        size_t n = utf8_encode(c, s);
+        assert_int_equal(utf8_decode(s, n, &cp), n);
+        assert_int_equal(cp, c);
+        for (size_t k = 1; k < n; k++)
+            assert_true(utf8_is_prefix(s, k));
+        assert_false(utf8_is_prefix(s, n));
+    }
+    static const char *const BAD[] = {"\x80",         "\xC0\xAF",         "\xE0\x80\xAF",
+                                      "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80",
+                                      "\xC2",         "\xE2\x82",         "\xFF"};
+    for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++)
+        assert_int_equal(utf8_decode((const uint8_t *)BAD[i], strlen(BAD[i]), &cp), 0);
+    // Unicode 15, table 3-11: maximal subparts E1 80 | E2 | F0 91 92 | F1 BF.
+    assert_int_equal(utf8_invalid_length((const uint8_t *)"\xE1\x80\xE2\xF0", 4), 2);
+    assert_int_equal(utf8_invalid_length((const uint8_t *)"\xF0\x91\x92\xF1", 4), 3);
+    assert_int_equal(utf8_invalid_length((const uint8_t *)"\xC0\xAF", 2), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_err_text_is_printable),
+        cmocka_unit_test(test_buf_stops_at_max),
+        cmocka_unit_test(test_arena_cap_and_overflow),
+        cmocka_unit_test(test_utf8),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
