@@ -29,9 +29,14 @@ void arena_reset(struct arena *a)
     a->used = 0;
 }
 
+void arena_seal(struct arena *a)
+{
+    a->sealed = true;
+}
+
 void *arena_alloc(struct arena *a, size_t n)
 {
-    ASSERT(a->used <= a->cap);
+    ASSERT(!a->sealed && a->used <= a->cap);
     size_t room = a->cap - a->used;
     if (n > room || num_align(n, ARENA_ALIGN) > room)
         return NULL;

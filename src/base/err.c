@@ -68,12 +68,12 @@ static void make_printable(char *text)
     }
 }
 
-enum iso_err iso_fail(struct iso_errinfo *reterr, enum iso_err code, uint64_t offset, const char *field,
-                      const char *format, ...)
+void iso_fail_fill(struct iso_errinfo *reterr, enum iso_err code, uint64_t offset, const char *field,
+                   const char *format, ...)
 {
     ASSERT(code != ISO_OK && code < ISO_ERR_COUNT);
     if (!reterr)
-        return code;
+        return;
     reterr->code = code;
     reterr->offset = offset;
     snprintf(reterr->field, sizeof reterr->field, "%s", field ? field : "");
@@ -83,7 +83,6 @@ enum iso_err iso_fail(struct iso_errinfo *reterr, enum iso_err code, uint64_t of
     vsnprintf(reterr->text, sizeof reterr->text, format, args);
     va_end(args);
     make_printable(reterr->text);
-    return code;
 }
 
 enum iso_err iso_fail_prefix(struct iso_errinfo *reterr, const char *prefix)

@@ -48,11 +48,14 @@ const char *iso_err_message(enum iso_err code);
 int iso_err_http_status(enum iso_err code);
 int iso_err_exit_code(enum iso_err code);
 
-// Fills *reterr (may be NULL) and returns `code`. `field` may be NULL. Text over the limit is cut at a
-// character. Control bytes and invalid UTF-8 that came in through arguments are replaced by '?', so a message
-// can be printed.
-enum iso_err iso_fail(struct iso_errinfo *reterr, enum iso_err code, uint64_t offset, const char *field,
-                      const char *format, ...) __attribute__((format(printf, 5, 6)));
+// Fills *reterr (may be NULL) and gives `code`, which is evaluated twice: as a macro it lets the compiler see that the
+// result is not ISO_OK where the code is a constant. `field` may be NULL. Text over the limit is cut at a character.
+// Control bytes and invalid UTF-8 that came in through arguments are replaced by '?', so a message can be printed.
+#define iso_fail(reterr, code, offset, field, ...)                                                            \
+    (iso_fail_fill((reterr), (code), (offset), (field), __VA_ARGS__), (enum iso_err)(code))
+
+void iso_fail_fill(struct iso_errinfo *reterr, enum iso_err code, uint64_t offset, const char *field,
+                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 // Puts "prefix: " before the text of *reterr, e.g. the file's name on the way up. Returns reterr->code.
 enum iso_err iso_fail_prefix(struct iso_errinfo *reterr, const char *prefix);

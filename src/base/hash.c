@@ -24,3 +24,25 @@ void hash128_hex(struct hash128 h, char out[HASH_HEX_BYTES])
 {
     snprintf(out, HASH_HEX_BYTES, "%016" PRIx64 "%016" PRIx64, h.high, h.low);
 }
+
+struct hash_stream *hash_stream_open(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (state)
+        XXH3_128bits_reset(state);
+    return (struct hash_stream *)state;
+}
+
+void hash_stream_update(struct hash_stream *s, const void *bytes, size_t n)
+{
+    XXH3_128bits_update((XXH3_state_t *)s, bytes, n);
+}
+
+struct hash128 hash_stream_close(struct hash_stream *s)
+{
+    if (!s)
+        return (struct hash128){0, 0};
+    XXH128_hash_t h = XXH3_128bits_digest((XXH3_state_t *)s);
+    XXH3_freeState((XXH3_state_t *)s);
+    return (struct hash128){.low = h.low64, .high = h.high64};
+}

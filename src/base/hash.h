@@ -16,6 +16,13 @@ struct hash128 hash128(const void *bytes, size_t n);
 // Lower-case hexadecimal, high half first, zero-terminated.
 void hash128_hex(struct hash128 h, char out[HASH_HEX_BYTES]);
 
+// The same hash over bytes that come in pieces. open: NULL where memory is refused.
+struct hash_stream;
+struct hash_stream *hash_stream_open(void);
+void hash_stream_update(struct hash_stream *s, const void *bytes, size_t n);
+// Frees the stream; NULL is allowed and gives zeros.
+struct hash128 hash_stream_close(struct hash_stream *s);
+
 static inline int hash128_equal(struct hash128 a, struct hash128 b)
 {
     return a.low == b.low && a.high == b.high;

@@ -1,0 +1,115 @@
+#include "compile/compile.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "base/utf8.h"
+#include "compile/passes.h"
+#include "compile/vocabulary.h"
+#include "graph/build.h"
+
+// Room for the largest graph, program and vocabulary; pages become real as they are used.
+#define PROGRAM_ARENA_BYTES (GIB)
+
+// Copies as much of s as fits with a terminating zero, cut at a character; text that is no UTF-8 becomes
+// empty.
+static void copy_name(char out[PLAN_NAME_BYTES], struct strv s)
+{
+    size_t n = num_min(s.len, PLAN_NAME_BYTES - 1);
+    while (n > 0 && !utf8_is_valid((const uint8_t *)s.ptr, n))
+        n--;
+    memset(out, 0, PLAN_NAME_BYTES);
+    memcpy(out, s.ptr, n);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)out[i] < 0x20)
+            out[i] = ' ';
+}
+
+static enum iso_err set_limits(struct program *p, const struct compile_options *o, struct iso_errinfo *reterr)
+{
+    struct plan_limits *l = &p->header.limits;
+    uint32_t context = p->header.model.context;
+    l->max_seq_len =
+        o->max_seq_len ? o->max_seq_len : (uint32_t)num_min(COMPILE_MAX_SEQ_LEN_DEFAULT, context);
+    l->slots = o->slots ? o->slots : COMPILE_SLOTS_DEFAULT;
+    l->batch_tokens =
+        o->batch_tokens ? o->batch_tokens : (uint32_t)num_max(COMPILE_BATCH_TOKENS_DEFAULT, l->slots);
+    l->kv_type = o->kv_type;
+    if (l->max_seq_len > context)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "max-seq-len",
+                        "--max-seq-len %" PRIu32 " is over the model's context of %" PRIu32 " tokens",
+                        l->max_seq_len, context);
+    if (l->max_seq_len < 2)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "max-seq-len", "--max-seq-len must be at least 2");
+    if (l->slots > PLAN_SLOTS_MAX)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "slots", "--slots %" PRIu32 " is over the limit of %d",
+                        l->slots, PLAN_SLOTS_MAX);
+    if (l->batch_tokens < l->slots || l->batch_tokens > PLAN_BATCH_TOKENS_MAX)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "batch-tokens",
+                        "--batch-tokens %" PRIu32 " must be from the number of slots (%" PRIu32 ") to %d",
+                        l->batch_tokens, l->slots, PLAN_BATCH_TOKENS_MAX);
+    return ISO_OK;
+}
+
+static void set_model(struct program *p, const struct ir_model *m)
+{
+    struct plan_model *out = &p->header.model;
+    *out = (struct plan_model){.vocab = m->vocab,
+                               .hidden = m->hidden,
+                               .layers = m->layers,
+                               .heads = m->heads,
+                               .kv_heads = m->kv_heads,
+                               .head_dim = m->head_dim,
+                               .ffn = m->ffn,
+                               .context = m->context};
+    copy_name(out->arch, m->arch);
+    copy_name(out->name, m->name);
+    p->rope_base = m->rope_base;
+}
+
+static enum iso_err compile_program(struct program *p, const struct compile_options *options,
+                                    struct iso_errinfo *reterr)
+{
+    struct graph g;
+    if (graph_init(&g, &p->arena))
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
+    enum iso_err err = graph_build(p->file, &g, reterr);
+    if (err)
+        return err;
+    set_model(p, &g.model);
+    err = set_limits(p, options, reterr);
+    if (err)
+        return err;
+    pass_fuse(&g);
+    if (pass_quantize(&g))
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
+    err = pass_lower(&g, p, reterr);
+    return err ? err : vocabulary_build(p, reterr);
+}
+
+enum iso_err program_open(const char *model_path, const struct compile_options *options, struct program *ret,
+                          struct iso_errinfo *reterr)
+{
+    struct program p = {
+        .header = {.magic = PLAN_MAGIC, .version = PLAN_VERSION, .header_bytes = sizeof p.header}};
+    enum iso_err err = gguf_open(model_path, &p.file, reterr);
+    if (!err && arena_init(&p.arena, PROGRAM_ARENA_BYTES))
+        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to compile");
+    if (!err)
+        err = compile_program(&p, options, reterr);
+    if (err) {
+        program_close(&p);
+        return iso_fail_prefix(reterr, model_path);
+    }
+    *ret = p;
+    return ISO_OK;
+}
+
+void program_close(struct program *p)
+{
+    gguf_close(p->file);
+    arena_deinit(&p->arena);
+    *p = (struct program){0};
+}

@@ -1,0 +1,54 @@
+// From a model file to a plan file: build the graph, run the passes, pack the weights, write.
+//
+// The way: graph_build → pass_fuse → pass_quantize → lower → (pack, angles) → emit. Everything but the
+// weights lives in one arena; weights stream through one panel's worth of buffer, so memory does not grow
+// with the model.
+#pragma once
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "formats/gguf.h"
+#include "plan/plan_format.h"
+
+#define COMPILE_MAX_SEQ_LEN_DEFAULT  4096 // or the model's context where that is shorter
+#define COMPILE_SLOTS_DEFAULT        1
+#define COMPILE_BATCH_TOKENS_DEFAULT 64
+
+struct compile_options {
+    uint32_t max_seq_len;  // 0: the default
+    uint32_t slots;        // 0: the default
+    uint32_t batch_tokens; // 0: the default, or `slots` where that is more
+    enum kv_type kv_type;
+};
+
+// A program with everything but weights: what `fit` needs to know. Owns the opened model file and an arena;
+// release with program_close.
+struct ir_part;
+struct program {
+    struct plan_header header; // complete but for hashes and section places
+    struct plan_tensor *tensors;
+    struct plan_op *ops;
+    const struct ir_part *parts; // of tensors: part_of[i] is the first of n_parts_of[i]
+    uint32_t *part_of, *n_parts_of;
+    double rope_base;
+    uint64_t weights_bytes;
+    uint8_t *tokenizer; // section bytes
+    uint64_t tokenizer_bytes;
+    struct strv chat_template;
+    struct gguf *file;
+    struct arena arena;
+};
+
+// Reads the model and compiles the program. Errors start with the path. ISO_E_UNSUPPORTED names what is not
+// supported and what is; ISO_E_USAGE an option that the model rules out (max_seq_len over the model's
+// context).
+enum iso_err program_open(const char *model_path, const struct compile_options *options, struct program *ret,
+                          struct iso_errinfo *reterr) ISO_MUST_USE;
+void program_close(struct program *p);
+
+// Called with weight bytes written so far and in all; may be NULL.
+typedef void compile_progress(void *context, uint64_t done, uint64_t total);
+
+// Packs the weights and writes the plan: whole under plan_path, or not at all.
+enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,
+                           void *context, struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -1,0 +1,215 @@
+#include "compile/pack.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/dmath.h"
+#include "base/num.h"
+#include "kernels/dtype.h"
+
+// One row of a source tensor: k inputs of one output.
+static uint64_t row_bytes(const struct gguf_tensor *t)
+{
+    const struct ggml_type_info *info = ggml_type_info(t->type);
+    return t->dims[0] / info->block_elements * info->block_bytes;
+}
+
+static uint32_t part_rows(const struct ir_part *part, enum plan_kind kind)
+{
+    return (uint32_t)(kind == PLAN_MATRIX ? part->source->dims[1] : part->source->dims[0]);
+}
+
+// Which row of the source goes to row `i` of the part (see struct ir_part).
+static uint64_t source_row(const struct ir_part *part, uint32_t rows, uint32_t i)
+{
+    if (part->deinterleave_heads == 0)
+        return i;
+    uint32_t head_dim = rows / part->deinterleave_heads, half = head_dim / 2;
+    uint32_t head = i / head_dim, j = i % head_dim;
+    return (uint64_t)head * head_dim + (j < half ? 2 * j : 2 * (j - half) + 1);
+}
+
+// Reads whole blocks and checks that they are finite.
+static enum iso_err read_blocks(const struct program *p, const struct gguf_tensor *t, uint64_t at,
+                                uint8_t *dst, uint64_t n, struct iso_errinfo *reterr)
+{
+    const struct ggml_type_info *info = ggml_type_info(t->type);
+    enum iso_err err = gguf_read(p->file, t, at, dst, n, reterr);
+    if (err)
+        return err;
+    uint64_t bad = 0;
+    if (ggml_check_values(t->type, dst, n / info->block_bytes, &bad))
+        return iso_fail(reterr, ISO_E_NONFINITE, t->offset + at + bad * info->block_bytes, NULL,
+                        "tensor \"%.*s\" holds a NaN or infinite %s in block %" PRIu64, STRV_ARG(t->name),
+                        info->block_elements > 1 ? "scale" : "value", at / info->block_bytes + bad);
+    return ISO_OK;
+}
+
+// Rows [first, first + 16) of the stacked parts into `rows`, one after the other; those past the end are
+// zero.
+static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32_t first, uint64_t bytes,
+                                    uint8_t *rows, struct iso_errinfo *reterr)
+{
+    const struct ir_part *part = &p->parts[p->part_of[id]];
+    uint32_t part_begin = 0, n = part_rows(part, PLAN_MATRIX), end = p->tensors[id].rows;
+    for (uint32_t lane = 0; lane < PANEL_LANES; lane++) {
+        uint32_t row = first + lane;
+        if (row >= end) {
+            memset(rows + lane * bytes, 0, bytes);
+            continue;
+        }
+        while (row - part_begin >= n) {
+            part_begin += n;
+            n = part_rows(++part, PLAN_MATRIX);
+        }
+        uint64_t source = source_row(part, n, row - part_begin);
+        enum iso_err err = read_blocks(p, part->source, source * bytes, rows + lane * bytes, bytes, reterr);
+        if (err)
+            return err;
+    }
+    return ISO_OK;
+}
+
+// GGUF blocks of the grouped types: d, then m where there is one, then 4 bytes of fifth bits where there are,
+// then the codes: nibbles low for inputs 0..15 and high for 16..31, or 32 bytes.
+static void pack_group(enum dtype type, const struct panel_layout *at, const uint8_t *block, uint32_t lane,
+                       uint64_t group, uint8_t *panel)
+{
+    const struct dtype_info *info = dtype_info(type);
+    memcpy(panel + at->scales + (group * PANEL_LANES + lane) * 2, block, 2);
+    block += 2;
+    if (info->has_min) {
+        memcpy(panel + at->mins + (group * PANEL_LANES + lane) * 2, block, 2);
+        block += 2;
+    }
+    if (info->code_bits == 5) {
+        uint32_t high;
+        memcpy(&high, block, sizeof high);
+        block += sizeof high;
+        for (uint32_t i = 0; i < GROUP; i++) {
+            uint32_t bit = 4 * lane + i % 4; // of word i / 4
+            panel[at->high + group * 64 + i / 4 * 8 + bit / 8] |= (uint8_t)((high >> i & 1) << bit % 8);
+        }
+    }
+    uint32_t vectors = info->code_bits == 8 ? 8 : 4;
+    for (uint32_t v = 0; v < vectors; v++)
+        memcpy(panel + (group * vectors + v) * 64 + 4 * lane, block + 4 * v, 4);
+}
+
+static void pack_panel(const struct plan_tensor *t, const uint8_t *rows, uint64_t bytes, uint8_t *panel)
+{
+    enum dtype type = (enum dtype)t->dtype;
+    const struct dtype_info *info = dtype_info(type);
+    const struct panel_layout at = panel_layout(type, t->cols);
+    memset(panel, 0, at.bytes);
+    for (uint32_t lane = 0; lane < PANEL_LANES; lane++) {
+        const uint8_t *row = rows + lane * bytes;
+        if (info->float_bytes) {
+            for (uint64_t k = 0; k < t->cols; k++)
+                memcpy(panel + (k * PANEL_LANES + lane) * info->float_bytes, row + k * info->float_bytes,
+                       info->float_bytes);
+        } else {
+            uint64_t block_bytes = bytes / (t->cols / GROUP);
+            for (uint64_t g = 0; g < t->cols / GROUP; g++)
+                pack_group(type, &at, row + g * block_bytes, lane, g, panel);
+        }
+    }
+}
+
+static enum iso_err pack_matrix(const struct program *p, uint32_t id, uint8_t *buffer,
+                                const struct pack_sink *sink, struct iso_errinfo *reterr)
+{
+    const struct plan_tensor *t = &p->tensors[id];
+    uint64_t bytes = row_bytes(p->parts[p->part_of[id]].source);
+    uint64_t panel_bytes = panel_layout((enum dtype)t->dtype, t->cols).bytes;
+    uint8_t *panel = buffer, *rows = buffer + panel_bytes;
+    for (uint32_t first = 0; first < t->rows; first += PANEL_LANES) {
+        enum iso_err err = read_panel_rows(p, id, first, bytes, rows, reterr);
+        if (err)
+            return err;
+        pack_panel(t, rows, bytes, panel);
+        err = sink->write(sink->context, panel, panel_bytes, reterr);
+        if (err)
+            return err;
+    }
+    return ISO_OK;
+}
+
+static enum iso_err pack_vector(const struct program *p, uint32_t id, uint8_t *buffer,
+                                const struct pack_sink *sink, struct iso_errinfo *reterr)
+{
+    uint64_t total = plan_weight_bytes(&p->tensors[id], &p->header.limits);
+    float *out = (float *)buffer, *in = (float *)(buffer + total);
+    memset(out, 0, total);
+    for (uint32_t i = 0; i < p->n_parts_of[id]; i++) {
+        const struct ir_part *part = &p->parts[p->part_of[id] + i];
+        uint32_t n = part_rows(part, PLAN_VECTOR);
+        enum iso_err err =
+            read_blocks(p, part->source, 0, (uint8_t *)in, (uint64_t)n * sizeof(float), reterr);
+        if (err)
+            return err;
+        for (uint32_t j = 0; j < n; j++)
+            *out++ = in[source_row(part, n, j)];
+    }
+    return sink->write(sink->context, buffer, total, reterr);
+}
+
+// Angle of position t and pair i: t * base^(-2i / head_dim), in f64; its cosine and sine rounded to f32.
+static enum iso_err pack_angles(const struct program *p, uint32_t id, uint8_t *buffer,
+                                const struct pack_sink *sink, struct iso_errinfo *reterr)
+{
+    const struct plan_tensor *t = &p->tensors[id];
+    uint32_t half = t->cols / 2, positions = p->header.limits.max_seq_len;
+    float *row = (float *)buffer;
+    double *frequency = (double *)(buffer + t->cols * sizeof(float));
+    double log_base = dmath_log(p->rope_base);
+    for (uint32_t i = 0; i < half; i++)
+        frequency[i] = dmath_exp(-2.0 * (double)i / (double)t->cols * log_base);
+    uint64_t written = 0, row_size = t->cols * sizeof(float);
+    for (uint32_t position = 0; position < positions; position++, written += row_size) {
+        for (uint32_t i = 0; i < half; i++) {
+            double sine, cosine;
+            dmath_sincos((double)position * frequency[i], &sine, &cosine);
+            row[i] = (float)cosine;
+            row[half + i] = (float)sine;
+        }
+        enum iso_err err = sink->write(sink->context, row, row_size, reterr);
+        if (err)
+            return err;
+    }
+    memset(buffer, 0, PANEL_ALIGN);
+    return sink->write(sink->context, buffer, t->bytes - written, reterr);
+}
+
+uint64_t pack_buffer_bytes(const struct program *p)
+{
+    uint64_t most = PANEL_ALIGN;
+    for (uint32_t i = 0; i < p->header.n_tensors; i++) {
+        const struct plan_tensor *t = &p->tensors[i];
+        uint64_t bytes = 0;
+        if (t->kind == PLAN_MATRIX)
+            bytes = panel_layout((enum dtype)t->dtype, t->cols).bytes +
+                    PANEL_LANES * row_bytes(p->parts[p->part_of[i]].source);
+        else if (t->kind == PLAN_VECTOR)
+            bytes = 2 * plan_weight_bytes(t, &p->header.limits);
+        else if (t->kind == PLAN_ANGLES)
+            bytes = t->cols * (sizeof(float) + sizeof(double)) + PANEL_ALIGN;
+        most = num_max(most, bytes);
+    }
+    return most;
+}
+
+enum iso_err pack_tensor(const struct program *p, uint32_t id, uint8_t *buffer, const struct pack_sink *sink,
+                         struct iso_errinfo *reterr)
+{
+    switch (p->tensors[id].kind) {
+    case PLAN_MATRIX:
+        return pack_matrix(p, id, buffer, sink, reterr);
+    case PLAN_VECTOR:
+        return pack_vector(p, id, buffer, sink, reterr);
+    default:
+        ASSERT(p->tensors[id].kind == PLAN_ANGLES);
+        return pack_angles(p, id, buffer, sink, reterr);
+    }
+}

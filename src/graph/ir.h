@@ -1,0 +1,121 @@
+// The intermediate representation: a flat list of typed operations on typed tensors, for language and vision
+// alike.
+//
+// Ownership: a graph lives in the arena given to graph_init and keeps views into the model file it was built
+// from, which must outlive it. Not thread-safe. Tensors and operations are referred to by index.
+//
+// A value has a leading dimension that is known only at run time (rows of a batch) and `cols` f32 or coded
+// columns. An operand is a range of columns of a value, so that fused results need no copies. Operations are
+// in execution order; an operation may write a value that it also reads (in place).
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "formats/gguf.h"
+#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
+
+#define IR_LAYERS_MAX  1024
+#define IR_OPS_MAX     (IR_LAYERS_MAX * 24 + 16)
+#define IR_TENSORS_MAX (IR_LAYERS_MAX * 32 + 16)
+#define IR_PARTS_MAX   (IR_LAYERS_MAX * 32 + 16)
+#define IR_IN_MAX      3
+#define IR_NONE        UINT32_MAX
+
+enum ir_kind {
+    IR_BATCH,  // a value with a row for each token of the step
+    IR_LOGITS, // a value with a row for each token whose logits are wanted
+    IR_MATRIX, // weights [n][k] of a matmul or embedding, from parts
+    IR_VECTOR, // f32 weights [cols], from one part
+    IR_ANGLES, // table [positions][2][cols / 2] of cosines and sines, computed
+};
+
+// A tensor of the model file, or several stacked along n.
+struct ir_part {
+    const struct gguf_tensor *source;
+    // > 0: rows of each of this many heads are reordered from interleaved rotary pairs (2i, 2i + 1), as GGUF
+    // keeps llama's Q and K, to halves (i, i + head_dim / 2), which our rope kernel rotates.
+    uint32_t deinterleave_heads;
+};
+
+struct ir_tensor {
+    enum ir_kind kind;
+    enum dtype dtype;
+    uint32_t rows;          // of matrices: n
+    uint32_t cols;          // of matrices: k
+    uint32_t part, n_parts; // of matrices and vectors
+};
+
+//    code          operands: in[0], in[1], in[2] -> out
+#define IR_OP_LIST(X)                                                                         \
+    X(EMBED, "embed")         /* matrix -> batch value; token ids come from the step */       \
+    X(RMSNORM, "rmsnorm")     /* value, vector -> value */                                    \
+    X(QUANTIZE, "quantize")   /* f32 value -> a8 value */                                     \
+    X(MATMUL, "matmul")       /* value, matrix, optional vector (bias) -> value */            \
+    X(ROPE, "rope")           /* value, rope table -> the same value */                       \
+    X(KV_STORE, "kv_store")   /* k value, v value -> nothing: into the KV cache of `layer` */ \
+    X(ATTENTION, "attention") /* q value -> value, over the KV cache of `layer` */            \
+    X(ADD, "add")             /* value, value -> value */                                     \
+    X(SILU_MUL, "silu_mul")   /* gate value, up value -> value */                             \
+    X(GATHER, "gather")       /* batch value -> logits value: the rows whose logits are wanted */
+
+enum ir_code {
+#define X(name, text) IR_##name,
+    IR_OP_LIST(X)
+#undef X
+        IR_CODE_COUNT
+};
+
+struct ir_ref {
+    uint32_t tensor; // IR_NONE: no operand
+    uint32_t col, cols;
+};
+
+struct ir_op {
+    enum ir_code code;
+    struct ir_ref in[IR_IN_MAX];
+    struct ir_ref out;
+    uint32_t layer; // of rope, kv_store, attention; else 0
+};
+
+// What the model file says, checked.
+struct ir_model {
+    struct strv arch, name;
+    uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, context;
+    float norm_epsilon;
+    double rope_base;
+};
+
+struct graph {
+    struct arena *arena;
+    struct ir_model model;
+    struct ir_tensor *tensors;
+    struct ir_part *parts;
+    struct ir_op *ops;
+    uint32_t n_tensors, n_parts, n_ops;
+    uint32_t logits; // the tensor that holds the result
+};
+
+// Tables in `arena`, empty. ISO_E_LIMIT where the arena is too small.
+enum iso_err graph_init(struct graph *g, struct arena *arena) ISO_MUST_USE;
+
+const char *ir_code_name(enum ir_code code);
+
+static inline struct ir_ref ir_none(void)
+{
+    return (struct ir_ref){.tensor = IR_NONE};
+}
+
+// The whole width of a tensor.
+struct ir_ref ir_whole(const struct graph *g, uint32_t tensor);
+
+// Append; the limits above are checked by the builders through their own limits on layers, so these can't
+// fail.
+uint32_t graph_add_value(struct graph *g, enum ir_kind kind, enum dtype dtype, uint32_t cols);
+uint32_t graph_add_tensor(struct graph *g, struct ir_tensor tensor);
+uint32_t graph_add_part(struct graph *g, struct ir_part part);
+struct ir_op *graph_add_op(struct graph *g, enum ir_code code, struct ir_ref in0, struct ir_ref in1,
+                           struct ir_ref in2, struct ir_ref out);

@@ -1,0 +1,68 @@
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "kernels/table.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+// Clang 14's __builtin_cpu_supports does not know F16C.
+static bool cpu_has_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
+
+static const char *const ISA_NAMES[ISA_COUNT] = {
+    [ISA_C] = "c", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512", [ISA_NEON] = "neon"};
+
+const struct kernels *kernels_get(enum isa isa)
+{
+    switch (isa) {
+    case ISA_C:
+        return &kernel_table_c;
+#ifdef __x86_64__
+    case ISA_AVX2:
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c())
+            return &kernel_table_avx2;
+        return NULL;
+    case ISA_AVX512:
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vnni"))
+            return &kernel_table_avx512;
+        return NULL;
+#endif
+    default:
+        return NULL;
+    }
+}
+
+const struct kernels *kernels_best(void)
+{
+    static const enum isa ORDER[] = {ISA_AVX512, ISA_AVX2, ISA_NEON};
+    for (size_t i = 0; i < sizeof ORDER / sizeof ORDER[0]; i++)
+        if (kernels_get(ORDER[i]))
+            return kernels_get(ORDER[i]);
+    return &kernel_table_c;
+}
+
+bool isa_from_name(const char *name, enum isa *ret)
+{
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (strcmp(name, ISA_NAMES[i]) == 0) {
+            *ret = (enum isa)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *isa_name(enum isa isa)
+{
+    ASSERT(isa < ISA_COUNT);
+    return ISA_NAMES[isa];
+}

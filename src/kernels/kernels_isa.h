@@ -1,0 +1,24 @@
+// Prototypes of the kernels of the ISA being compiled (KERNEL_ISA); kernels.h says what each does.
+#pragma once
+
+#include "kernels/kernels.h"
+
+void KERNEL(matmul_f32)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_f16)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_bf16)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q4_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q4_1)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q5_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q5_1)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q8_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(quantize)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(rope)(const struct rope_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(kv_store)(const struct kv_store_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end);
+void KERNEL(embed)(const struct embed_args *a, uint32_t row_begin, uint32_t row_end);
+bool KERNEL(vocab_max)(const float *x, uint32_t n, float *ret_max);
+float KERNEL(vocab_sum_exp)(const float *x, uint32_t n, float max);
+void KERNEL(exp_shifted)(const float *x, uint32_t n, float max, float *y);

@@ -1,0 +1,160 @@
+// Operations on rows: RMSNorm, quantization of activations, addition, SiLU, embedding.
+#include "kernels/vec.h"
+#include "kernels/kernels_isa.h"
+
+// Row r of an operand with a stride in bytes.
+VEC_INLINE const float *row_in(const float *base, uint64_t stride, uint32_t r)
+{
+    return (const float *)((const uint8_t *)base + r * stride);
+}
+
+VEC_INLINE void *row_out(void *base, uint64_t stride, uint32_t r)
+{
+    return (uint8_t *)base + r * stride;
+}
+
+// ss = sum of x_i^2 in virtual lane i mod 16 by fma, ascending, lanes folded; r = 1 / sqrt(ss / n + epsilon);
+// y_i = (x_i * r) * gain_i.
+void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *x = row_in(a->x, a->x_stride, row);
+        float *y = row_out(a->y, a->y_stride, row);
+        uint32_t whole = a->cols / VEC_LANES * VEC_LANES;
+        vf sum = vf_set1(0);
+        for (uint32_t i = 0; i < whole; i += VEC_LANES) {
+            vf v = vf_load(x + i);
+            sum = vf_fma(v, v, sum);
+        }
+        if (whole < a->cols) { // lanes past the end add fma(0, 0, sum), which changes nothing as sum >= +0
+            float tail[VEC_LANES] = {0};
+            memcpy(tail, x + whole, (a->cols - whole) * sizeof(float));
+            vf v = vf_load(tail);
+            sum = vf_fma(v, v, sum);
+        }
+        float mean = vf_fold_sum(sum) / (float)a->cols;
+        float r = 1.0f / vf_sqrt_scalar(mean + a->epsilon);
+        for (uint32_t i = 0; i < a->cols; i++)
+            y[i] = (x[i] * r) * a->gain[i];
+    }
+}
+
+// Per group of 32: amax = largest magnitude by integer comparison of the bits; below 2^-100 scale and codes
+// are 0; where amax is not finite the scale is a NaN, so that the request's logits show it; else scale = amax
+// / 127 and q = rne(x * (127 / amax)).
+VEC_INLINE void quantize_group(const float *x, struct a8_group *y)
+{
+    uint32_t amax_bits = 0;
+    for (int i = 0; i < GROUP; i++) {
+        uint32_t bits = f32_bits(x[i]) & 0x7FFFFFFFu;
+        amax_bits = bits > amax_bits ? bits : amax_bits;
+    }
+    float amax = f32_from_bits(amax_bits);
+    if (amax_bits >= 0x7F800000u || amax_bits < 0x0D800000u) { // not finite, or below 2^-100
+        memset(y->q, 0, sizeof y->q);
+        y->scale = amax_bits >= 0x7F800000u ? __builtin_nanf("") : 0.0f;
+        y->sum = 0;
+        return;
+    }
+    float inverse = 127.0f / amax;
+    int32_t sum = 0;
+    for (int i = 0; i < GROUP; i++) {
+        // 1.5 * 2^23 rounds to an integer, nearest even, in the low bits.
+        int32_t q = (int32_t)(f32_bits(x[i] * inverse + 12582912.0f) - 0x4B400000u);
+        y->q[i] = (int8_t)q;
+        sum += q;
+    }
+    y->scale = amax / 127.0f;
+    y->sum = sum;
+}
+
+void KERNEL(quantize)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    ASSERT_HOT(a->cols % GROUP == 0);
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *x = row_in(a->a, a->a_stride, row);
+        struct a8_group *y = row_out(a->y, a->y_stride, row);
+        for (uint32_t g = 0; g < a->cols / GROUP; g++)
+            quantize_group(x + g * GROUP, y + g);
+    }
+}
+
+void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *x = row_in(a->a, a->a_stride, row);
+        const float *b = row_in(a->b, a->b_stride, row);
+        float *y = row_out(a->y, a->y_stride, row);
+        for (uint32_t i = 0; i < a->cols; i++)
+            y[i] = x[i] + b[i];
+    }
+}
+
+// y = (a / (1 + exp(-a))) * b.
+void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *gate = row_in(a->a, a->a_stride, row);
+        const float *up = row_in(a->b, a->b_stride, row);
+        float *y = row_out(a->y, a->y_stride, row);
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
+            uint32_t n = a->cols - i < VEC_LANES ? a->cols - i : VEC_LANES;
+            float g[VEC_LANES] = {0}, u[VEC_LANES] = {0};
+            memcpy(g, gate + i, n * sizeof(float));
+            memcpy(u, up + i, n * sizeof(float));
+            vf x = vf_load(g);
+            vf_store(g, (x / (vf_set1(1.0f) + vf_exp(-x))) * vf_load(u));
+            memcpy(y + i, g, n * sizeof(float));
+        }
+    }
+}
+
+// Code of input k of one lane of a panel of a 4-, 5- or 8-bit type, with its zero taken off.
+static int32_t panel_code(enum dtype type, const uint8_t *panel, const struct panel_layout *at, uint32_t lane,
+                          uint32_t k)
+{
+    uint32_t group = k / GROUP, vector = k % GROUP / 4, byte = 4 * lane + k % 4;
+    if (type == DT_Q8_0)
+        return ((const int8_t *)panel)[group * 512 + vector * 64 + byte];
+    int32_t code = panel[group * 256 + vector % 4 * 64 + byte];
+    code = vector < 4 ? code & 15 : code >> 4;
+    if (type == DT_Q5_0 || type == DT_Q5_1)
+        code |= (panel[at->high + group * 64 + vector * 8 + byte / 8] >> byte % 8 & 1) << 4;
+    return code - (type == DT_Q4_0 ? 8 : type == DT_Q5_0 ? 16 : 0);
+}
+
+// The row as weights: d * code, then + m where the type has a minimum, each rounded; float types exact.
+static void embed_row(const struct embed_args *a, uint32_t id, float *y)
+{
+    const struct panel_layout at = panel_layout(a->dtype, a->cols);
+    const uint8_t *panel = a->w + id / PANEL_LANES * at.bytes;
+    uint32_t lane = id % PANEL_LANES;
+    const uint16_t *halves = (const uint16_t *)panel;
+    for (uint32_t k = 0; k < a->cols; k++) {
+        size_t i = (size_t)k * PANEL_LANES + lane;
+        switch (a->dtype) {
+        case DT_F32:
+            y[k] = ((const float *)panel)[i];
+            break;
+        case DT_F16:
+            y[k] = f32_from_f16(halves[i]);
+            break;
+        case DT_BF16:
+            y[k] = f32_from_bf16(halves[i]);
+            break;
+        default: {
+            size_t scale = (size_t)(k / GROUP) * PANEL_LANES + lane;
+            y[k] = f32_from_f16(halves[at.scales / 2 + scale]) *
+                   (float)panel_code(a->dtype, panel, &at, lane, k);
+            if (a->dtype == DT_Q4_1 || a->dtype == DT_Q5_1)
+                y[k] = y[k] + f32_from_f16(halves[at.mins / 2 + scale]);
+        }
+        }
+    }
+}
+
+void KERNEL(embed)(const struct embed_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    for (uint32_t row = row_begin; row < row_end; row++)
+        embed_row(a, a->ids[row], row_out(a->y, a->y_stride, row));
+}

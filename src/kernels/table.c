@@ -1,0 +1,33 @@
+// The const table of the ISA being compiled.
+#include "kernels/vec.h"
+#include "kernels/kernels_isa.h"
+#include "kernels/table.h"
+
+#define STRING2(x) #x
+#define STRING(x)  STRING2(x)
+
+const struct kernels KERNEL(kernel_table) = {
+    .name = STRING(KERNEL_ISA),
+    .matmul =
+        {
+            [DT_F32] = KERNEL(matmul_f32),
+            [DT_F16] = KERNEL(matmul_f16),
+            [DT_BF16] = KERNEL(matmul_bf16),
+            [DT_Q4_0] = KERNEL(matmul_q4_0),
+            [DT_Q4_1] = KERNEL(matmul_q4_1),
+            [DT_Q5_0] = KERNEL(matmul_q5_0),
+            [DT_Q5_1] = KERNEL(matmul_q5_1),
+            [DT_Q8_0] = KERNEL(matmul_q8_0),
+        },
+    .rmsnorm = KERNEL(rmsnorm),
+    .quantize = KERNEL(quantize),
+    .add = KERNEL(add),
+    .silu_mul = KERNEL(silu_mul),
+    .rope = KERNEL(rope),
+    .kv_store = KERNEL(kv_store),
+    .attention = KERNEL(attention),
+    .embed = KERNEL(embed),
+    .vocab_max = KERNEL(vocab_max),
+    .vocab_sum_exp = KERNEL(vocab_sum_exp),
+    .exp_shifted = KERNEL(exp_shifted),
+};

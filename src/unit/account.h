@@ -1,0 +1,29 @@
+// The memory account: every byte a running process takes, in four rows that sum to what the machine shows.
+// Computed from a plan's header before anything is loaded; `fit`, `unit_open` and a running unit use the same
+// numbers.
+#pragma once
+
+#include "plan/plan_format.h"
+
+// Resident size of the program itself with its libraries, heap and main stack; measured, allowed for here.
+#define ACCOUNT_IMAGE_BYTES ((uint64_t)5 << 20)
+
+struct account {
+    uint64_t weights;     // panels, vectors, tables: the plan's weights section
+    uint64_t activations; // the arena
+    uint64_t kv;          // kv_blocks * kv_block_bytes
+    uint64_t runtime;     // the sum of the runtime_ parts
+
+    uint64_t kv_blocks, kv_block_bytes, kv_token_bytes;
+    uint64_t runtime_tables; // the unit's: slots, block tables, sampler
+    uint64_t runtime_plan;   // the plan's program, tokenizer and template
+    uint64_t runtime_stacks; // of the threads
+    uint64_t runtime_text;   // the tokenizer's workspace
+    uint64_t runtime_image;
+};
+
+// weights_bytes and other_bytes: of the plan file, the weights section and all the rest. text_bytes: what the
+// text side (tokenizer) says it needs.
+struct account account_of(const struct plan_header *h, uint64_t weights_bytes, uint64_t other_bytes,
+                          uint32_t threads, uint64_t text_bytes);
+uint64_t account_total(const struct account *a);

@@ -1,0 +1,207 @@
+// Executing a program: one pass over its operations, the whole team on each, a barrier after each.
+#include "unit/unit_internal.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+struct exec {
+    struct unit *u;
+    uint32_t batch_rows, logits_rows;
+};
+
+static const struct plan_tensor *tensor_of(const struct exec *e, struct plan_ref ref)
+{
+    return &e->u->plan->tensors[ref.tensor];
+}
+
+static uint32_t rows_of(const struct exec *e, struct plan_ref ref)
+{
+    return tensor_of(e, ref)->kind == PLAN_LOGITS ? e->logits_rows : e->batch_rows;
+}
+
+// First row of an operand that is a value.
+static void *value_at(const struct exec *e, struct plan_ref ref)
+{
+    return e->u->arena + tensor_of(e, ref)->offset + (uint64_t)ref.col * sizeof(float);
+}
+
+static uint64_t stride_of(const struct exec *e, struct plan_ref ref)
+{
+    const struct plan_tensor *t = tensor_of(e, ref);
+    return plan_row_bytes(t->dtype, t->cols);
+}
+
+static const void *weight_at(const struct exec *e, struct plan_ref ref)
+{
+    return e->u->plan->weights + tensor_of(e, ref)->offset;
+}
+
+static void run_matmul(const struct exec *e, const struct plan_op *op, uint32_t thread)
+{
+    const struct plan_tensor *w = tensor_of(e, op->in[1]);
+    struct matmul_args a = {.w = weight_at(e, op->in[1]),
+                            .bias = op->in[2].tensor == PLAN_NONE ? NULL : weight_at(e, op->in[2]),
+                            .x = value_at(e, op->in[0]),
+                            .y = value_at(e, op->out),
+                            .x_stride = stride_of(e, op->in[0]),
+                            .y_stride = stride_of(e, op->out),
+                            .rows = rows_of(e, op->out),
+                            .n = w->rows,
+                            .k = w->cols};
+    uint32_t begin, end;
+    team_share((a.n + PANEL_LANES - 1) / PANEL_LANES, e->u->team.threads, thread, &begin, &end);
+    e->u->kernels->matmul[w->dtype](&a, begin, end);
+}
+
+static void run_rmsnorm(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    struct norm_args a = {.x = value_at(e, op->in[0]),
+                          .gain = weight_at(e, op->in[1]),
+                          .y = value_at(e, op->out),
+                          .x_stride = stride_of(e, op->in[0]),
+                          .y_stride = stride_of(e, op->out),
+                          .cols = op->out.cols,
+                          .epsilon = op->scale};
+    e->u->kernels->rmsnorm(&a, begin, end);
+}
+
+// quantize, add, silu_mul.
+static void run_rows(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    const struct kernels *k = e->u->kernels;
+    struct rows_args a = {.a = value_at(e, op->in[0]),
+                          .y = value_at(e, op->out),
+                          .a_stride = stride_of(e, op->in[0]),
+                          .y_stride = stride_of(e, op->out),
+                          .cols = op->out.cols};
+    if (op->in[1].tensor != PLAN_NONE) {
+        a.b = value_at(e, op->in[1]);
+        a.b_stride = stride_of(e, op->in[1]);
+    }
+    if (op->code == PLAN_OP_QUANTIZE)
+        k->quantize(&a, begin, end);
+    else if (op->code == PLAN_OP_ADD)
+        k->add(&a, begin, end);
+    else
+        k->silu_mul(&a, begin, end);
+}
+
+static void run_embed(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    const struct plan_tensor *w = tensor_of(e, op->in[0]);
+    struct embed_args a = {.w = weight_at(e, op->in[0]),
+                           .dtype = (enum dtype)w->dtype,
+                           .ids = e->u->batch.ids,
+                           .y = value_at(e, op->out),
+                           .y_stride = stride_of(e, op->out),
+                           .cols = w->cols};
+    e->u->kernels->embed(&a, begin, end);
+}
+
+static void run_rope(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    uint32_t head_dim = e->u->plan->header->model.head_dim;
+    struct rope_args a = {.x = value_at(e, op->out),
+                          .x_stride = stride_of(e, op->out),
+                          .table = weight_at(e, op->in[1]),
+                          .rows = e->u->batch.refs,
+                          .heads = op->out.cols / head_dim,
+                          .head_dim = head_dim};
+    e->u->kernels->rope(&a, begin, end);
+}
+
+static void run_kv_store(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    struct kv_store_args a = {.k = value_at(e, op->in[0]),
+                              .v = value_at(e, op->in[1]),
+                              .k_stride = stride_of(e, op->in[0]),
+                              .v_stride = stride_of(e, op->in[1]),
+                              .pool = e->u->kv_pool,
+                              .layout = plan_kv_layout(e->u->plan->header),
+                              .layer = op->layer,
+                              .rows = e->u->batch.refs};
+    e->u->kernels->kv_store(&a, begin, end);
+}
+
+static void run_attention(const struct exec *e, const struct plan_op *op, uint32_t thread)
+{
+    const struct plan_header *h = e->u->plan->header;
+    struct attention_args a = {.q = value_at(e, op->in[0]),
+                               .y = value_at(e, op->out),
+                               .q_stride = stride_of(e, op->in[0]),
+                               .y_stride = stride_of(e, op->out),
+                               .pool = e->u->kv_pool,
+                               .layout = plan_kv_layout(h),
+                               .layer = op->layer,
+                               .heads = h->model.heads,
+                               .scale = op->scale,
+                               .rows = e->u->batch.refs};
+    uint32_t begin, end;
+    team_share(e->batch_rows * h->model.kv_heads, e->u->team.threads, thread, &begin, &end);
+    e->u->kernels->attention(&a, begin, end);
+}
+
+static void run_gather(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    const uint8_t *from = value_at(e, op->in[0]);
+    uint8_t *to = value_at(e, op->out);
+    for (uint32_t i = begin; i < end; i++)
+        memcpy(to + i * stride_of(e, op->out),
+               from + e->u->batch.wanted[i].batch_row * stride_of(e, op->in[0]),
+               op->out.cols * sizeof(float));
+}
+
+static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thread)
+{
+    uint32_t begin, end;
+    struct plan_ref rows = op->code == PLAN_OP_KV_STORE ? op->in[0] : op->out;
+    team_share(rows_of(e, rows), e->u->team.threads, thread, &begin, &end);
+    switch ((enum plan_code)op->code) {
+    case PLAN_OP_EMBED:
+        run_embed(e, op, begin, end);
+        break;
+    case PLAN_OP_RMSNORM:
+        run_rmsnorm(e, op, begin, end);
+        break;
+    case PLAN_OP_QUANTIZE:
+    case PLAN_OP_ADD:
+    case PLAN_OP_SILU_MUL:
+        run_rows(e, op, begin, end);
+        break;
+    case PLAN_OP_MATMUL:
+        run_matmul(e, op, thread);
+        break;
+    case PLAN_OP_ROPE:
+        run_rope(e, op, begin, end);
+        break;
+    case PLAN_OP_KV_STORE:
+        run_kv_store(e, op, begin, end);
+        break;
+    case PLAN_OP_ATTENTION:
+        run_attention(e, op, thread);
+        break;
+    case PLAN_OP_GATHER:
+        run_gather(e, op, begin, end);
+        break;
+    case PLAN_CODE_COUNT:
+        ASSERT(!"plan_check refuses other codes");
+    }
+}
+
+static void run_program(void *context, uint32_t thread)
+{
+    const struct exec *e = context;
+    const struct plan *plan = e->u->plan;
+    for (uint32_t i = 0; i < plan->header->n_ops; i++) {
+        run_op(e, &plan->ops[i], thread);
+        if (e->u->team.threads > 1)
+            team_barrier(&e->u->team);
+    }
+}
+
+void exec_step(struct unit *u)
+{
+    struct exec e = {.u = u, .batch_rows = u->batch.rows, .logits_rows = u->batch.n_wanted};
+    team_run(&u->team, run_program, &e);
+}
