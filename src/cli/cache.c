@@ -1,0 +1,62 @@
+#include "cli/cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "plan/plan.h"
+
+// What makes a plan another plan. No padding: its bytes are hashed.
+struct cache_key {
+    uint64_t bytes, mtime_ns, inode, device;
+    uint32_t max_seq_len, slots, batch_tokens, kv_type;
+    uint64_t plan_version, program_version, path;
+};
+_Static_assert(sizeof(struct cache_key) == 72, "hashed as bytes");
+
+static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (base && base[0] == '/')
+        snprintf(path, size, "%s/isochron/plans", base);
+    else if (home && home[0] == '/')
+        snprintf(path, size, "%s/.cache/isochron/plans", home);
+    else
+        return iso_fail(
+            reterr, ISO_E_USAGE, 0, NULL,
+            "there is no place for compiled plans: set HOME or XDG_CACHE_HOME, or compile to a plan first");
+    return file_make_folders(path, reterr);
+}
+
+enum iso_err cache_find(const char *model_path, const struct compile_options *options, char *path,
+                        size_t size, bool *ret_hit, struct iso_errinfo *reterr)
+{
+    struct stat st;
+    char folder[FILE_PATH_MAX - 64], real[FILE_PATH_MAX], hex[HASH_HEX_BYTES];
+    if (!realpath(model_path, real) || stat(real, &st))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "%s: opening failed: %s", model_path, strerror(errno));
+    enum iso_err err = cache_folder(folder, sizeof folder, reterr);
+    if (err)
+        return iso_fail_prefix(reterr, model_path);
+    const struct cache_key key = {.bytes = (uint64_t)st.st_size,
+                                  .mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u +
+                                              (uint64_t)st.st_mtim.tv_nsec,
+                                  .inode = st.st_ino,
+                                  .device = st.st_dev,
+                                  .max_seq_len = options->max_seq_len,
+                                  .slots = options->slots,
+                                  .batch_tokens = options->batch_tokens,
+                                  .kv_type = options->kv_type,
+                                  .plan_version = PLAN_VERSION,
+                                  .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
+                                  .path = hash64(real, strlen(real))};
+    hash128_hex(hash128(&key, sizeof key), hex);
+    snprintf(path, size, "%s/%s.plan", folder, hex);
+    struct plan_header header;
+    *ret_hit = plan_peek(path, &header, NULL) == ISO_OK;
+    return ISO_OK;
+}

@@ -1,0 +1,102 @@
+// isochron compile MODEL.gguf -o m.plan
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "base/hash.h"
+#include "cli/cli.h"
+#include "cli/model_options.h"
+#include "plan/plan.h"
+
+struct arguments {
+    struct compile_flags compile;
+    const char *model, *output;
+    bool json;
+};
+
+static const struct argp_option OPTIONS[] = {
+    {"output", 'o', "FILE", 0, "Where the plan goes (required); it appears whole or not at all", 0},
+    {"json", 'j', NULL, 0, "Print the result as one JSON object", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->compile;
+        return 0;
+    case 'o':
+        a->output = arg;
+        return 0;
+    case 'j':
+        a->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->model)
+            argp_error(state, "one model file is expected, and \"%s\" is a second", arg);
+        a->model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->model)
+            argp_error(state, "which model file?");
+        if (!a->output)
+            argp_error(state, "where to? Name the plan with -o FILE");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// Mistakes that would cost the model file, or that the GGUF reader could only call "no GGUF file".
+static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *reterr)
+{
+    struct stat model, output;
+    if (plan_is_plan(a->model))
+        return iso_fail(reterr, ISO_E_USAGE, 0, NULL, "%s: this is a plan already; compile takes a GGUF file",
+                        a->model);
+    if (stat(a->model, &model) == 0 && stat(a->output, &output) == 0 && model.st_ino == output.st_ino &&
+        model.st_dev == output.st_dev)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "output", "%s: -o names the model file itself", a->output);
+    return ISO_OK;
+}
+
+static int report(const struct plan_header *h, const struct arguments *a)
+{
+    char hex[HASH_HEX_BYTES];
+    hash128_hex(h->hash, hex);
+    if (a->json)
+        return cli_print_json(json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:i}", "plan", a->output, "hash", hex,
+                                        "bytes", (json_int_t)h->file_bytes, "version", PLAN_VERSION,
+                                        "max_seq_len", (int)h->limits.max_seq_len, "slots",
+                                        (int)h->limits.slots, "operations", (int)h->n_ops));
+    printf("%s: %s, %u operations, max-seq-len %u, slots %u, hash %s\n", a->output,
+           cli_size(h->file_bytes).text, h->n_ops, h->limits.max_seq_len, h->limits.slots, hex);
+    return CLI_EXIT_OK;
+}
+
+int cmd_compile(int argc, char **argv)
+{
+    static const struct argp_child CHILDREN[] = {{&COMPILE_ARGP, 0, NULL, 0}, {0}};
+    static const struct argp ARGP = {
+        .options = OPTIONS,
+        .parser = parse,
+        .args_doc = "MODEL.gguf -o FILE",
+        .doc = "Turns a GGUF model file into a plan: program, packed weights, tokenizer, "
+               "chat template and memory plan in one checksummed file. The same input, "
+               "options and version give the same bytes on any machine.\v" CLI_EXIT_CODES_HELP,
+        .children = CHILDREN};
+    struct arguments a = {0};
+    struct iso_errinfo e;
+    struct program program;
+    struct cli_progress progress;
+    cli_parse(&ARGP, argc, argv, &a);
+    if (check_files(&a, &e) || program_open(a.model, &a.compile.options, &program, &e))
+        return cli_fail(&e, a.json);
+    cli_progress_begin(&progress, "compiling", a.json);
+    enum iso_err err = program_write(&program, a.output, cli_progress_update, &progress, &e);
+    cli_progress_end(&progress);
+    int code = err ? cli_fail(&e, a.json) : report(&program.header, &a);
+    program_close(&program);
+    return code;
+}

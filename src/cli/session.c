@@ -1,0 +1,158 @@
+#include "cli/session.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/num.h"
+#include "cli/cache.h"
+#include "cli/cli.h"
+
+#define TEXT_BYTES_PER_TOKEN 16 // four times what text of any language usually has
+#define TEXT_BYTES_MIN       ((size_t)64 << 10)
+
+size_t session_text_bytes(const struct plan_limits *limits)
+{
+    uint64_t bytes = num_max((uint64_t)limits->max_seq_len * TEXT_BYTES_PER_TOKEN, TEXT_BYTES_MIN);
+    return num_min(bytes, TOK_TEXT_BYTES_MAX);
+}
+
+size_t session_prompt_tokens(const struct plan_limits *limits)
+{
+    return session_text_bytes(limits) + 2; // a token is a byte or more; BOS and EOS are none
+}
+
+uint32_t session_threads(const struct run_flags *run)
+{
+    cpu_set_t set;
+    if (run->threads)
+        return run->threads;
+    if (run->n_cpus)
+        return run->n_cpus;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1;
+    return (uint32_t)num_min((uint64_t)CPU_COUNT(&set), TEAM_THREADS_MAX);
+}
+
+static enum iso_err compile_into_cache(const char *path, const struct compile_flags *flags, bool quiet,
+                                       const char *plan, struct iso_errinfo *reterr)
+{
+    struct program program;
+    struct cli_progress progress;
+    enum iso_err err = program_open(path, &flags->options, &program, reterr);
+    if (err)
+        return err;
+    cli_progress_begin(&progress, "compiling into the cache", quiet);
+    err = program_write(&program, plan, cli_progress_update, &progress, reterr);
+    cli_progress_end(&progress);
+    program_close(&program);
+    return err;
+}
+
+// The plan to load for `path`: itself, or the cached one of a model file, compiled if it isn't there yet.
+// *ret_found: it is a cached one that was there.
+static enum iso_err plan_path(const char *path, const struct compile_flags *flags, bool quiet, char *out,
+                              size_t size, bool *ret_found, struct iso_errinfo *reterr)
+{
+    *ret_found = false;
+    if (plan_is_plan(path)) {
+        snprintf(out, size, "%s", path);
+        return ISO_OK;
+    }
+    enum iso_err err = cache_find(path, &flags->options, out, size, ret_found, reterr);
+    if (err || *ret_found)
+        return err;
+    return compile_into_cache(path, flags, quiet, out, reterr);
+}
+
+// The account before anything is loaded, from the header alone.
+static enum iso_err check_header(const char *path, const struct compile_flags *compile,
+                                 const struct run_flags *run, struct session *s, struct iso_errinfo *reterr)
+{
+    struct plan_header h;
+    enum iso_err err = plan_peek(path, &h, reterr);
+    if (!err)
+        err = compile_flags_agree(compile, &h.limits, reterr);
+    if (err)
+        return err;
+    uint64_t weights = h.sections[PLAN_WEIGHTS].bytes;
+    s->account = account_of(&h, weights, num_align(h.file_bytes, PLAN_ALIGN) - weights, s->threads,
+                            tok_runtime_bytes(session_text_bytes(&h.limits)));
+    uint64_t total = account_total(&s->account);
+    if (run->pool_bytes && total > run->pool_bytes)
+        return iso_fail(
+            reterr, ISO_E_NOFIT, 0, "pool",
+            "%llu bytes are needed and --pool gives %llu, %llu too few; `isochron fit` shows what would fit",
+            (unsigned long long)total, (unsigned long long)run->pool_bytes,
+            (unsigned long long)(total - run->pool_bytes));
+    return ISO_OK;
+}
+
+static enum iso_err open_text(struct session *s, struct iso_errinfo *reterr)
+{
+    const struct plan *p = &s->plan;
+    enum iso_err err = tok_open(p->tokenizer, p->tokenizer_bytes, session_text_bytes(&p->header->limits),
+                                &s->tokenizer, reterr);
+    if (!err && tok_count(s->tokenizer) > p->header->model.vocab)
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "tokenizer",
+                       "the plan's tokenizer has more tokens than its program");
+    if (!err && p->chat_template.len > 0)
+        err = tmpl_open(p->chat_template, &s->template, reterr);
+    return err;
+}
+
+// In place: the unit points to its plan. On failure the caller closes the session.
+static enum iso_err open_plan(const char *path, const struct compile_flags *compile,
+                              const struct run_flags *run, struct session *s, struct iso_errinfo *reterr)
+{
+    *s = (struct session){.threads = session_threads(run)};
+    enum iso_err err = check_header(path, compile, run, s, reterr);
+    if (!err)
+        err = plan_load(path, NULL, NULL, &s->plan, reterr);
+    if (!err)
+        err = open_text(s, reterr);
+    if (err)
+        return err;
+    const struct unit_config config = {.kernels = run->isa_given ? kernels_get(run->isa) : NULL,
+                                       .threads = s->threads,
+                                       .cpus = run->n_cpus ? run->cpus : NULL,
+                                       .pool_bytes_max = run->pool_bytes,
+                                       .extra_bytes = s->account.runtime_text};
+    return unit_open(&s->plan, &config, &s->unit, reterr);
+}
+
+enum iso_err session_open(const char *path, const struct compile_flags *compile, const struct run_flags *run,
+                          bool quiet, struct session *s, struct iso_errinfo *reterr)
+{
+    char plan[FILE_PATH_MAX];
+    bool found;
+    enum iso_err err = plan_path(path, compile, quiet, plan, sizeof plan, &found, reterr);
+    if (err)
+        return err; // names the file already
+    err = open_plan(plan, compile, run, s, reterr);
+    if (err == ISO_E_CORRUPT && found) { // the cache is damaged, not the model
+        session_close(s);
+        err = compile_into_cache(path, compile, quiet, plan, reterr);
+        if (err)
+            return err;
+        err = open_plan(plan, compile, run, s, reterr);
+    }
+    if (err) {
+        session_close(s);
+        return iso_fail_prefix(reterr, path);
+    }
+    if (!unit_is_locked(s->unit) && !quiet)
+        fprintf(stderr,
+                "isochron: the pool could not be locked in memory (see `ulimit -l`); it may be swapped\n");
+    return ISO_OK;
+}
+
+void session_close(struct session *s)
+{
+    unit_close(s->unit);
+    tmpl_close(s->template);
+    tok_close(s->tokenizer);
+    plan_close(&s->plan);
+    *s = (struct session){0};
+}

@@ -1,0 +1,330 @@
+// The compiler's side of the tokenizer: a model's vocabulary, checked, becomes the plan's block.
+#include "text/tokenizer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "base/utf8.h"
+#include "text/pretok.h"
+#include "text/tok_blob.h"
+
+// Names that mean "generation ends here" in any model that has them as control tokens.
+static const char *const EOG_NAMES[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>",
+                                        "<|eom_id|>"};
+
+// Pointers into the block while it is written; the same places as the view's.
+struct builder {
+    const struct tok_source *src;
+    struct tok_blob_header *header;
+    struct tok_view view;
+    uint32_t *starts, *token_slots, *merge_slots, *specials;
+    struct tok_merge *merges;
+    uint8_t *kinds, *bytes;
+    struct iso_errinfo *reterr;
+};
+
+// GPT-2's alphabet: a byte that prints in Latin-1 stands for itself, the 68 others are U+0100 and up in
+// order. Returns -1 for a code point outside it.
+static int alphabet_byte(uint32_t cp)
+{
+    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255))
+        return (int)cp;
+    if (cp < 256 || cp >= 256 + 68)
+        return -1;
+    uint32_t k = cp - 256;
+    return (int)(k < 33 ? k : k < 67 ? 127 + (k - 33) : 173);
+}
+
+// Decodes text of the alphabet into out[TOK_TOKEN_BYTES_MAX]. False where it isn't that, or too long.
+static bool alphabet_decode(struct strv text, uint8_t *out, size_t *ret_n)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text.len;) {
+        uint32_t cp;
+        size_t len = utf8_decode((const uint8_t *)text.ptr + i, text.len - i, &cp);
+        int byte = len > 0 ? alphabet_byte(cp) : -1;
+        if (byte < 0 || n == TOK_TOKEN_BYTES_MAX)
+            return false;
+        out[n++] = (uint8_t)byte;
+        i += len;
+    }
+    *ret_n = n;
+    return true;
+}
+
+static enum iso_err check_source(const struct tok_source *src, struct iso_errinfo *reterr)
+{
+    if (src->n_tokens == 0 || src->n_tokens > TOK_TOKENS_MAX)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
+                        "the vocabulary has %" PRIu32 " tokens, allowed are 1 to %u", src->n_tokens,
+                        TOK_TOKENS_MAX);
+    if (src->n_merges > TOK_MERGES_MAX)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "merges",
+                        "the vocabulary has %" PRIu32 " merges, at most %u are allowed", src->n_merges,
+                        TOK_MERGES_MAX);
+    if (!src->types)
+        return iso_fail(reterr, ISO_E_FORMAT, 0, "token types", "the vocabulary has no token types");
+    static const char *const ROLE_NAMES[TOK_ROLE_COUNT] = {"bos", "eos", "eot", "padding", "unknown"};
+    for (int i = 0; i < TOK_ROLE_COUNT; i++)
+        if (src->roles[i] != TOK_NONE && src->roles[i] >= src->n_tokens)
+            return iso_fail(reterr, ISO_E_FORMAT, 0, ROLE_NAMES[i],
+                            "the %s token's id %" PRIu32 " is past the vocabulary of %" PRIu32 " tokens",
+                            ROLE_NAMES[i], src->roles[i], src->n_tokens);
+    if ((src->add_bos && src->roles[TOK_BOS] == TOK_NONE) ||
+        (src->add_eos && src->roles[TOK_EOS] == TOK_NONE))
+        return iso_fail(reterr, ISO_E_FORMAT, 0, src->add_bos ? "add_bos" : "add_eos",
+                        "the model asks for a token at the text's edge but does not name it");
+    return ISO_OK;
+}
+
+// The raw bytes of a source token, into out[TOK_TOKEN_BYTES_MAX].
+static enum iso_err token_decode(const struct tok_source *src, uint32_t id, uint8_t *out, size_t *ret_n,
+                                 struct iso_errinfo *reterr)
+{
+    struct strv text = src->tokens[id];
+    int32_t type = src->types[id];
+    if (type < TOK_TYPE_NORMAL || type > TOK_TYPE_UNUSED)
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "token types",
+                        "token %" PRIu32 " has type %" PRId32 ", a byte-level vocabulary has 1 to 5", id,
+                        type);
+    if (type == TOK_TYPE_NORMAL) {
+        if (!alphabet_decode(text, out, ret_n))
+            return iso_fail(reterr, ISO_E_FORMAT, 0, "tokens",
+                            "token %" PRIu32 " (%.*s) is not text in the byte alphabet of at most %u bytes",
+                            id, STRV_ARG(text), TOK_TOKEN_BYTES_MAX);
+        return ISO_OK;
+    }
+    size_t max = tok_type_is_special((uint32_t)type) ? TOK_SPECIAL_BYTES_MAX : TOK_TOKEN_BYTES_MAX;
+    if (text.len > max)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
+                        "token %" PRIu32 " is %zu bytes long, the limit is %zu", id, text.len, max);
+    if (text.len > 0)
+        memcpy(out, text.ptr, text.len);
+    *ret_n = text.len;
+    return ISO_OK;
+}
+
+// Fills the header's counts.
+static enum iso_err count(const struct tok_source *src, struct tok_blob_header *h, struct iso_errinfo *reterr)
+{
+    uint8_t scratch[TOK_TOKEN_BYTES_MAX];
+    uint64_t total = 0;
+    for (uint32_t id = 0; id < src->n_tokens; id++) {
+        size_t n;
+        enum iso_err err = token_decode(src, id, scratch, &n, reterr);
+        if (err)
+            return err;
+        total += n;
+        h->n_specials += n > 0 && tok_type_is_special((uint32_t)src->types[id]);
+    }
+    if (total > TOK_VOCAB_BYTES_MAX)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
+                        "the vocabulary's texts have %" PRIu64 " bytes, the limit is %u", total,
+                        TOK_VOCAB_BYTES_MAX);
+    h->vocab_bytes = (uint32_t)total;
+    h->n_tokens = src->n_tokens;
+    h->n_merges = src->n_merges;
+    return ISO_OK;
+}
+
+// Puts a value into a table with a free slot, at the first one from `hash` on.
+static void slot_put(uint32_t *slots, uint32_t mask, uint32_t hash, uint32_t value)
+{
+    while (slots[hash & mask] != TOK_NONE)
+        hash++;
+    slots[hash & mask] = value;
+}
+
+static enum iso_err write_tokens(struct builder *b)
+{
+    const struct tok_source *src = b->src;
+    uint32_t at = 0;
+    for (uint32_t id = 0, special = 0; id < src->n_tokens; id++) {
+        size_t n;
+        uint8_t scratch[TOK_TOKEN_BYTES_MAX]; // `bytes` itself may have less room left than the check needs
+        enum iso_err err = token_decode(src, id, scratch, &n, b->reterr);
+        if (err)
+            return err;
+        memcpy(b->bytes + at, scratch, n);
+        b->starts[id] = at;
+        b->kinds[id] = (uint8_t)src->types[id];
+        at += (uint32_t)n;
+        b->starts[id + 1] = at;
+        if (n > 0 && tok_type_is_special((uint32_t)src->types[id]))
+            b->specials[special++] = id;
+    }
+    return ISO_OK;
+}
+
+// Keys: normal tokens first, so that a user-defined token with the bytes of a normal one stays a special
+// only.
+static enum iso_err write_keys(struct builder *b, uint32_t type)
+{
+    for (uint32_t id = 0; id < b->src->n_tokens; id++) {
+        struct strv bytes = tok_bytes(&b->view, id);
+        if (tok_type(&b->view, id) != type || bytes.len == 0)
+            continue;
+        uint32_t other = tok_key_find(&b->view, bytes);
+        if (other != TOK_NONE && type == TOK_TYPE_NORMAL)
+            return iso_fail(b->reterr, ISO_E_FORMAT, 0, "tokens",
+                            "tokens %" PRIu32 " and %" PRIu32 " are the same text (%.*s)", other, id,
+                            STRV_ARG(b->src->tokens[id]));
+        if (other != TOK_NONE)
+            continue;
+        slot_put(b->token_slots, b->view.token_mask, tok_key_hash(bytes), id);
+        if (bytes.len == 1)
+            b->header->byte_ids[(uint8_t)bytes.ptr[0]] = id;
+    }
+    return ISO_OK;
+}
+
+// Order of special tokens for qsort_r: by bytes, then by id so that the order of duplicates is defined.
+static int special_compare(const void *left, const void *right, void *context)
+{
+    const struct tok_view *v = context;
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    int order = tok_compare(tok_bytes(v, a), tok_bytes(v, b));
+    return order != 0 ? order : (a > b) - (a < b);
+}
+
+static enum iso_err write_specials(struct builder *b)
+{
+    uint32_t n = b->header->n_specials;
+    qsort_r(b->specials, n, sizeof *b->specials, special_compare, &b->view);
+    for (uint32_t i = 1; i < n; i++) {
+        struct strv text = tok_bytes(&b->view, b->specials[i]);
+        if (strv_equal(tok_bytes(&b->view, b->specials[i - 1]), text))
+            return iso_fail(b->reterr, ISO_E_FORMAT, 0, "tokens",
+                            "special tokens %" PRIu32 " and %" PRIu32 " are the same text (%.*s)",
+                            b->specials[i - 1], b->specials[i], STRV_ARG(text));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = b->specials[i];
+        for (size_t k = 0; k < ARRAY_LEN(EOG_NAMES) && tok_type(&b->view, id) == TOK_TYPE_CONTROL; k++)
+            if (strv_is(tok_bytes(&b->view, id), EOG_NAMES[k]))
+                b->kinds[id] |= TOK_KIND_EOG;
+    }
+    if (b->header->roles[TOK_EOS] != TOK_NONE)
+        b->kinds[b->header->roles[TOK_EOS]] |= TOK_KIND_EOG;
+    if (b->header->roles[TOK_EOT] != TOK_NONE)
+        b->kinds[b->header->roles[TOK_EOT]] |= TOK_KIND_EOG;
+    return ISO_OK;
+}
+
+// "left right" to a rule. Both texts and their joint text have to be keys.
+static enum iso_err merge_parse(struct builder *b, uint32_t rank, struct tok_merge *ret)
+{
+    struct strv text = b->src->merges[rank];
+    const char *space = text.len > 0 ? memchr(text.ptr, ' ', text.len) : NULL;
+    uint8_t joint[2 * TOK_TOKEN_BYTES_MAX];
+    size_t n_left = 0, n_right = 0;
+    if (space) {
+        struct strv left = {text.ptr, (size_t)(space - text.ptr)};
+        struct strv right = {space + 1, text.len - left.len - 1};
+        if (!alphabet_decode(left, joint, &n_left) || !alphabet_decode(right, joint + n_left, &n_right))
+            space = NULL;
+    }
+    if (!space || n_left == 0 || n_right == 0)
+        return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
+                        "merge %" PRIu32 " (%.*s) is not two texts in the byte alphabet with a space between",
+                        rank, STRV_ARG(text));
+    const char *bytes = (const char *)joint;
+    *ret = (struct tok_merge){
+        .left = tok_key_find(&b->view, (struct strv){bytes, n_left}),
+        .right = tok_key_find(&b->view, (struct strv){bytes + n_left, n_right}),
+        .merged = tok_key_find(&b->view, (struct strv){bytes, n_left + n_right}),
+    };
+    if (ret->left == TOK_NONE || ret->right == TOK_NONE || ret->merged == TOK_NONE)
+        return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
+                        "merge %" PRIu32 " (%.*s) needs a token that is not in the vocabulary as normal text",
+                        rank, STRV_ARG(text));
+    return ISO_OK;
+}
+
+static enum iso_err write_merges(struct builder *b)
+{
+    for (uint32_t rank = 0; rank < b->src->n_merges; rank++) {
+        struct tok_merge m;
+        enum iso_err err = merge_parse(b, rank, &m);
+        if (err)
+            return err;
+        uint32_t other = tok_merge_find(&b->view, m.left, m.right);
+        if (other != TOK_NONE)
+            return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
+                            "merges %" PRIu32 " and %" PRIu32 " are the same (%.*s)", other, rank,
+                            STRV_ARG(b->src->merges[rank]));
+        b->merges[rank] = m;
+        slot_put(b->merge_slots, b->view.merge_mask, tok_pair_hash(m.left, m.right), rank);
+    }
+    return ISO_OK;
+}
+
+// Everything behind the header, into zeroed memory at `base`.
+static enum iso_err write_sections(const struct tok_source *src, uint8_t *base, const struct tok_layout *l,
+                                   struct iso_errinfo *reterr)
+{
+    struct builder b = {
+        .src = src,
+        .header = (struct tok_blob_header *)base,
+        .view = tok_view_make(base, l),
+        .starts = (uint32_t *)(base + l->starts),
+        .token_slots = (uint32_t *)(base + l->token_slots),
+        .merges = (struct tok_merge *)(base + l->merges),
+        .merge_slots = (uint32_t *)(base + l->merge_slots),
+        .specials = (uint32_t *)(base + l->specials),
+        .kinds = base + l->kinds,
+        .bytes = base + l->bytes,
+        .reterr = reterr,
+    };
+    memset(b.header->byte_ids, 0xFF, sizeof b.header->byte_ids);
+    memset(b.token_slots, 0xFF, 4 * (size_t)l->n_token_slots);
+    memset(b.merge_slots, 0xFF, 4 * (size_t)l->n_merge_slots);
+    enum iso_err err = write_tokens(&b);
+    if (!err)
+        err = write_keys(&b, TOK_TYPE_NORMAL);
+    if (!err)
+        err = write_keys(&b, TOK_TYPE_USER_DEFINED);
+    if (!err)
+        err = write_specials(&b);
+    if (!err)
+        err = write_merges(&b);
+    return err;
+}
+
+enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
+{
+    struct tok_blob_header h = {.magic = TOK_BLOB_MAGIC, .version = TOK_BLOB_VERSION};
+    enum pretok_kind kind;
+    enum iso_err err = pretok_find(src->pre, &kind, reterr);
+    if (!err)
+        err = check_source(src, reterr);
+    if (!err)
+        err = count(src, &h, reterr);
+    if (err)
+        return err;
+    h.pretok = kind;
+    h.flags = (src->add_bos ? TOK_FLAG_ADD_BOS : 0) | (src->add_eos ? TOK_FLAG_ADD_EOS : 0);
+    memcpy(h.roles, src->roles, sizeof h.roles);
+
+    struct tok_layout layout;
+    bool counted = tok_layout(&h, &layout);
+    ASSERT(counted); // check_source and count hold the same limits
+    h.bytes = (uint32_t)layout.end;
+    size_t before = out->len;
+    uint8_t *base;
+    err = buf_append_zeros(out, layout.end, &base);
+    if (err)
+        return iso_fail(reterr, err, 0, "tokenizer", "no room for the tokenizer's %" PRIu64 " bytes",
+                        layout.end);
+    ASSERT((uintptr_t)base % TOK_BLOB_ALIGN == 0);
+    memcpy(base, &h, sizeof h);
+    err = write_sections(src, base, &layout, reterr);
+    struct tok_view view;
+    if (!err)
+        err = tok_blob_check(base, layout.end, &view, reterr); // also bounds the tables' probes
+    if (err)
+        out->len = before;
+    return err;
+}
