@@ -2,6 +2,7 @@
 // there.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,12 +17,14 @@ enum iso_err file_read_at(int fd, uint64_t at, void *dst, size_t n, struct iso_e
 // file_write_abandon.
 struct file_writer {
     int fd;
+    bool unnamed; // it gets temp_path only when whole; until then a process that dies leaves nothing
     uint64_t bytes;
     char final_path[FILE_PATH_MAX];
-    char temp_path[FILE_PATH_MAX + 32];
+    char temp_path[FILE_PATH_MAX + 64];
 };
 
-// Creates the temporary file in the folder of `path`. Errors name the path.
+// Creates the temporary file in the folder of `path`, which must not be a device, pipe or folder. Errors name
+// the path.
 enum iso_err file_write_begin(const char *path, struct file_writer *ret,
                               struct iso_errinfo *reterr) ISO_MUST_USE;
 enum iso_err file_write(struct file_writer *w, const void *bytes, size_t n,
@@ -29,7 +32,8 @@ enum iso_err file_write(struct file_writer *w, const void *bytes, size_t n,
 // Overwrites n bytes at `at`, which lie inside what is written.
 enum iso_err file_write_at(struct file_writer *w, uint64_t at, const void *bytes, size_t n,
                            struct iso_errinfo *reterr) ISO_MUST_USE;
-// Syncs, renames over the final name, syncs the folder. On failure nothing is left under either name.
+// Syncs, renames over the final name, syncs the folder. On failure the temporary file is removed and the
+// final name is what it was before: nothing, or an older file.
 enum iso_err file_write_finish(struct file_writer *w, struct iso_errinfo *reterr) ISO_MUST_USE;
 void file_write_abandon(struct file_writer *w);
 

@@ -28,14 +28,14 @@ static inline struct fpenv fpenv_enter(void)
 {
     struct fpenv env;
     uint64_t zero = 0;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(env.saved));
-    __asm__ volatile("msr fpcr, %0" : : "r"(zero));
+    __asm__ volatile("mrs %0, fpcr" : "=r"(env.saved) : : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(zero) : "memory");
     return env;
 }
 
 static inline void fpenv_leave(struct fpenv env)
 {
-    __asm__ volatile("msr fpcr, %0" : : "r"(env.saved));
+    __asm__ volatile("msr fpcr, %0" : : "r"(env.saved) : "memory");
 }
 #else
 #error "the floating-point environment of this architecture is not known"

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
+#include "base/fpenv.h"
 #include "base/num.h"
-#include "base/utf8.h"
 #include "compile/passes.h"
 #include "compile/vocabulary.h"
 #include "graph/build.h"
@@ -13,18 +14,15 @@
 // Room for the largest graph, program and vocabulary; pages become real as they are used.
 #define PROGRAM_ARENA_BYTES (GIB)
 
-// Copies as much of s as fits with a terminating zero, cut at a character; text that is no UTF-8 becomes
-// empty.
+// Copies the longest beginning of s that makes a valid name.
 static void copy_name(char out[PLAN_NAME_BYTES], struct strv s)
 {
     size_t n = num_min(s.len, PLAN_NAME_BYTES - 1);
-    while (n > 0 && !utf8_is_valid((const uint8_t *)s.ptr, n))
-        n--;
     memset(out, 0, PLAN_NAME_BYTES);
-    memcpy(out, s.ptr, n);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)out[i] < 0x20)
-            out[i] = ' ';
+    if (n > 0)
+        memcpy(out, s.ptr, n);
+    while (!plan_name_is_valid(out))
+        out[--n] = '\0';
 }
 
 static enum iso_err set_limits(struct program *p, const struct compile_options *o, struct iso_errinfo *reterr)
@@ -97,8 +95,13 @@ enum iso_err program_open(const char *model_path, const struct compile_options *
     enum iso_err err = gguf_open(model_path, &p.file, reterr);
     if (!err && arena_init(&p.arena, PROGRAM_ARENA_BYTES))
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to compile");
-    if (!err)
+    if (!err) {
+        p.model_path = arena_strdup(&p.arena, strv_from(model_path));
+        ASSERT(p.model_path); // the arena is empty
+        struct fpenv env = fpenv_enter();
         err = compile_program(&p, options, reterr);
+        fpenv_leave(env);
+    }
     if (err) {
         program_close(&p);
         return iso_fail_prefix(reterr, model_path);

@@ -35,6 +35,7 @@ struct program {
     uint8_t *tokenizer; // section bytes
     uint64_t tokenizer_bytes;
     struct strv chat_template;
+    const char *model_path;
     struct gguf *file;
     struct arena arena;
 };
@@ -49,6 +50,7 @@ void program_close(struct program *p);
 // Called with weight bytes written so far and in all; may be NULL.
 typedef void compile_progress(void *context, uint64_t done, uint64_t total);
 
-// Packs the weights and writes the plan: whole under plan_path, or not at all.
+// Packs the weights and writes the plan: whole under plan_path, or not at all. Errors start with the path of
+// the file that they are about. ISO_E_NONFINITE names a tensor that holds a NaN or infinite value.
 enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,
                            void *context, struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/file.h"
+#include "base/fpenv.h"
 #include "base/num.h"
 #include "compile/compile.h"
 #include "compile/pack.h"
@@ -100,8 +101,10 @@ enum iso_err program_write(struct program *p, const char *plan_path, compile_pro
     if (!e.hash || arena_init(&buffer, pack_buffer_bytes(p)))
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to pack weights");
     e.buffer = buffer.base;
+    struct fpenv env = fpenv_enter(); // the rotary table is computed
     if (!err)
         err = emit_all(&e, p, reterr);
+    fpenv_leave(env);
     hash_stream_close(e.hash);
     arena_deinit(&buffer);
     if (err)

@@ -30,41 +30,37 @@ static uint64_t source_row(const struct ir_part *part, uint32_t rows, uint32_t i
     return (uint64_t)head * head_dim + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
 
-// Reads whole blocks and checks that they are finite.
+// Reads whole blocks and checks that they are finite. Errors start with the model file's path.
 static enum iso_err read_blocks(const struct program *p, const struct gguf_tensor *t, uint64_t at,
                                 uint8_t *dst, uint64_t n, struct iso_errinfo *reterr)
 {
     const struct ggml_type_info *info = ggml_type_info(t->type);
     enum iso_err err = gguf_read(p->file, t, at, dst, n, reterr);
-    if (err)
-        return err;
     uint64_t bad = 0;
-    if (ggml_check_values(t->type, dst, n / info->block_bytes, &bad))
-        return iso_fail(reterr, ISO_E_NONFINITE, t->offset + at + bad * info->block_bytes, NULL,
-                        "tensor \"%.*s\" holds a NaN or infinite %s in block %" PRIu64, STRV_ARG(t->name),
-                        info->block_elements > 1 ? "scale" : "value", at / info->block_bytes + bad);
-    return ISO_OK;
+    if (!err && ggml_check_values(t->type, dst, n / info->block_bytes, &bad))
+        err = iso_fail(reterr, ISO_E_NONFINITE, t->offset + at + bad * info->block_bytes, NULL,
+                       "tensor \"%.*s\" holds a NaN or infinite %s in block %" PRIu64, STRV_ARG(t->name),
+                       info->block_elements > 1 ? "scale" : "value", at / info->block_bytes + bad);
+    return err ? iso_fail_prefix(reterr, p->model_path) : ISO_OK;
 }
 
 // Rows [first, first + 16) of the stacked parts into `rows`, one after the other; those past the end are
-// zero.
+// zero. Rows that lie together in the source are read together.
 static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32_t first, uint64_t bytes,
                                     uint8_t *rows, struct iso_errinfo *reterr)
 {
     const struct ir_part *part = &p->parts[p->part_of[id]];
     uint32_t part_begin = 0, n = part_rows(part, PLAN_MATRIX), end = p->tensors[id].rows;
-    for (uint32_t lane = 0; lane < PANEL_LANES; lane++) {
-        uint32_t row = first + lane;
-        if (row >= end) {
-            memset(rows + lane * bytes, 0, bytes);
-            continue;
-        }
+    uint32_t last = (uint32_t)num_min(first + PANEL_LANES, end), run;
+    memset(rows, 0, PANEL_LANES * bytes);
+    for (uint32_t row = first; row < last; row += run) {
         while (row - part_begin >= n) {
             part_begin += n;
             n = part_rows(++part, PLAN_MATRIX);
         }
-        uint64_t source = source_row(part, n, row - part_begin);
-        enum iso_err err = read_blocks(p, part->source, source * bytes, rows + lane * bytes, bytes, reterr);
+        run = part->deinterleave_heads ? 1 : (uint32_t)num_min(last - row, part_begin + n - row);
+        enum iso_err err = read_blocks(p, part->source, source_row(part, n, row - part_begin) * bytes,
+                                       rows + (row - first) * bytes, run * bytes, reterr);
         if (err)
             return err;
     }

@@ -14,6 +14,19 @@ static bool cpu_has_f16c(void)
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
+
+static bool cpu_has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
+}
+
+// The library's flags include those of AVX2: a hypervisor may hide any of them.
+static bool cpu_has_avx512(void)
+{
+    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 static const char *const ISA_NAMES[ISA_COUNT] = {
@@ -26,15 +39,9 @@ const struct kernels *kernels_get(enum isa isa)
         return &kernel_table_c;
 #ifdef __x86_64__
     case ISA_AVX2:
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c())
-            return &kernel_table_avx2;
-        return NULL;
+        return cpu_has_avx2() ? &kernel_table_avx2 : NULL;
     case ISA_AVX512:
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vnni"))
-            return &kernel_table_avx512;
-        return NULL;
+        return cpu_has_avx512() ? &kernel_table_avx512 : NULL;
 #endif
     default:
         return NULL;

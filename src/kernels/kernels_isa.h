@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "kernels/vec.h"
 
 void KERNEL(matmul_f32)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(matmul_f16)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);

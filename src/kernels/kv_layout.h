@@ -28,7 +28,7 @@ static inline uint64_t kv_head_bytes(const struct kv_layout *kv)
 
 static inline uint64_t kv_block_bytes(const struct kv_layout *kv)
 {
-    return 2 * kv->layers * kv->kv_heads * kv_head_bytes(kv);
+    return (uint64_t)2 * kv->layers * kv->kv_heads * kv_head_bytes(kv);
 }
 
 // Offset in a block of K or V of one head of one layer.

@@ -13,8 +13,8 @@ VEC_INLINE void *row_out(void *base, uint64_t stride, uint32_t r)
     return (uint8_t *)base + r * stride;
 }
 
-// ss = sum of x_i^2 in virtual lane i mod 16 by fma, ascending, lanes folded; r = 1 / sqrt(ss / n + epsilon);
-// y_i = (x_i * r) * gain_i.
+// ss = sum of x_i^2 in virtual lane i mod 16 by fma, ascending, lanes folded; r = 1 / sqrt(ss / n + epsilon),
+// or a NaN where ss / n is not finite; y_i = (x_i * r) * gain_i.
 void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end)
 {
     for (uint32_t row = row_begin; row < row_end; row++) {
@@ -34,6 +34,8 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
         }
         float mean = vf_fold_sum(sum) / (float)a->cols;
         float r = 1.0f / vf_sqrt_scalar(mean + a->epsilon);
+        if (f32_bits(mean) >= 0x7F800000u) // squares overflowed: rows of zeros would hide it
+            r = __builtin_nanf("");
         for (uint32_t i = 0; i < a->cols; i++)
             y[i] = (x[i] * r) * a->gain[i];
     }

@@ -1,4 +1,4 @@
-// The tables that this build holds, one per ISA; select.c picks.
+// The tables that this build holds, one per ISA; kernels.c picks.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -33,8 +33,9 @@ void sampler_init(struct sampler *s, const struct kernels *kernels, uint32_t voc
 
 bool sampling_is_valid(const struct sampling *p)
 {
-    return p->temperature >= 0 && p->temperature <= 100 && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 &&
-           p->min_p <= 1 && p->repeat_penalty >= 0.01f && p->repeat_penalty <= 100;
+    bool warm = p->temperature >= SAMPLING_TEMPERATURE_MIN && p->temperature <= 100;
+    return (warm || p->temperature == 0) && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1 &&
+           p->repeat_penalty >= 0.01f && p->repeat_penalty <= 100;
 }
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])

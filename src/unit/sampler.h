@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 
 struct sampling {
-    float temperature;    // 0: the largest logit, ties by lower id. [0, 100]
+    float temperature;    // 0: the largest logit, ties by lower id; else [SAMPLING_TEMPERATURE_MIN, 100]
     float top_p;          // (0, 1]; 1: off
     float min_p;          // [0, 1]; 0: off. Relative to the most probable token
     float repeat_penalty; // > 0; 1: off. Divides positive and multiplies negative logits of tokens that
@@ -18,6 +18,8 @@ struct sampling {
     uint32_t choice;      // index among several answers to one request
     uint64_t seed;
 };
+
+#define SAMPLING_TEMPERATURE_MIN 1e-3f // below, logits over it could overflow
 
 #define SAMPLING_GREEDY ((struct sampling){.top_p = 1, .repeat_penalty = 1})
 

@@ -182,23 +182,6 @@ def compare(label, theirs, ours, rms_max, gap_max):
     return ok
 
 
-def as_f32(source, path):
-    """The same model with every tensor dequantized to F32: what llama.cpp computes without rounding activations."""
-    r = gguf_io.Reader(source)
-    kinds = {"token": "str", "token_type": "i32", "tokens": "str", "merges": "str", "languages": "str", "tags": "str"}
-    meta = []
-    for key, value in r.meta.items():
-        if isinstance(value, list):
-            kind = f"[{kinds[key.rsplit('.', 1)[1]]}]"
-        elif isinstance(value, str):
-            kind = "str"
-        else:
-            kind = {bool: "bool", int: "u32", float: "f32"}[type(value)]
-        meta.append((key, kind, value))
-    tensors = [(t.name, "F32", t.dims, lambda t=t: t.f32().reshape(-1).view(np.uint8)) for t in r.tensors.values()]
-    gguf_io.write(path, meta, tensors)
-
-
 def check_tiny(engine, folder):
     """Random models of both architectures, all types, tied and not, with and without biases, wide heads."""
     ok = True
@@ -243,7 +226,7 @@ def check_model(engine, path, folder, write):
     ok &= compare("demo model", model.run(text), reference.Model(path).run(text), 5e-2, 2e-1)
     model.close()
     f32 = os.path.join(folder, F32_NAME)
-    as_f32(path, f32)
+    gguf_io.dequantize_file(path, f32)
     model = LlamaModel(engine, f32)
     text = ids[:TEXT_F32_TOKENS]
     ok &= compare("demo model as F32", model.run(text), reference.Model(f32).run(text), 2e-3, 1e-2)
