@@ -87,8 +87,8 @@ VEC_INLINE vf score_block(const struct kv_layout *kv, const uint8_t *k, const fl
     for (uint32_t d = 0; d < kv->head_dim; d++)
         s = vf_fma(vf_set1(q[d]), kv_load(kv->type, k, d * KV_BLOCK_TOKENS), s);
     if (kv->type == KV_Q8)
-        s = s * vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim));
-    return s * vf_set1(scale);
+        s = vf_mul(s, vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
+    return vf_mul(s, vf_set1(scale));
 }
 
 // o_d = fma(p_j, v_jd, o_d) for the `keys` first keys of a block, ascending; with q8 p_j is multiplied by the
@@ -117,13 +117,6 @@ struct partial {
     float o[KV_HEAD_DIM_MAX];
 };
 
-// Lanes 0..keys-1 true.
-VEC_INLINE vi lanes_below(uint32_t keys)
-{
-    const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return lane < vi_set1((int32_t)keys);
-}
-
 // One span: keys [begin, end), begin a multiple of KV_SPAN_TOKENS.
 VEC_INLINE void attend_span(const struct attention_args *a, const struct kv_ref *ref, uint32_t kv_head,
                             const float *q, uint32_t begin, uint32_t end, struct partial *out)
@@ -135,7 +128,7 @@ VEC_INLINE void attend_span(const struct attention_args *a, const struct kv_ref 
     float p[KV_SPAN_TOKENS];
     vf max = vf_set1(-__builtin_inff());
     for (uint32_t t = begin; t < end; t += KV_BLOCK_TOKENS) {
-        vi exists = lanes_below(end - t < KV_BLOCK_TOKENS ? end - t : KV_BLOCK_TOKENS);
+        vm exists = vm_below(end - t < KV_BLOCK_TOKENS ? end - t : KV_BLOCK_TOKENS);
         vf s = score_block(kv, k + ref->blocks[t / KV_BLOCK_TOKENS] * block_bytes, q, a->scale);
         max = vf_select(exists, vf_max(max, s), max);
         vf_store(p + (t - begin), s);
@@ -145,8 +138,8 @@ VEC_INLINE void attend_span(const struct attention_args *a, const struct kv_ref 
     memset(out->o, 0, kv->head_dim * sizeof(float));
     for (uint32_t t = begin; t < end; t += KV_BLOCK_TOKENS) {
         uint32_t keys = end - t < KV_BLOCK_TOKENS ? end - t : KV_BLOCK_TOKENS;
-        vf e = vf_exp(vf_load(p + (t - begin)) - vf_set1(out->max));
-        sum = vf_select(lanes_below(keys), sum + e, sum);
+        vf e = vf_exp(vf_sub(vf_load(p + (t - begin)), vf_set1(out->max)));
+        sum = vf_select(vm_below(keys), vf_add(sum, e), sum);
         vf_store(p + (t - begin), e);
         value_block(kv, v + ref->blocks[t / KV_BLOCK_TOKENS] * block_bytes, p + (t - begin), keys, out->o);
     }
@@ -161,11 +154,11 @@ VEC_INLINE void merge_span(struct partial *all, const struct partial *span, uint
     vf_store(factor, vf_exp(vf_load(shift)));
     vf a = vf_set1(factor[0]), b = vf_set1(factor[1]);
     float sum[VEC_LANES];
-    vf_store(sum, vf_fma(vf_set1(all->sum), a, vf_set1(span->sum) * b));
+    vf_store(sum, vf_fma(vf_set1(all->sum), a, vf_mul(vf_set1(span->sum), b)));
     all->max = max;
     all->sum = sum[0];
     for (uint32_t d = 0; d < head_dim; d += VEC_LANES)
-        vf_store(all->o + d, vf_fma(vf_load(all->o + d), a, vf_load(span->o + d) * b));
+        vf_store(all->o + d, vf_fma(vf_load(all->o + d), a, vf_mul(vf_load(span->o + d), b)));
 }
 
 VEC_INLINE void attend(const struct attention_args *a, uint32_t row, uint32_t kv_head, uint32_t head)
@@ -183,7 +176,7 @@ VEC_INLINE void attend(const struct attention_args *a, uint32_t row, uint32_t kv
     }
     vf inverse = vf_set1(1.0f / all.sum);
     for (uint32_t d = 0; d < head_dim; d += VEC_LANES)
-        vf_store(y + d, vf_load(all.o + d) * inverse);
+        vf_store(y + d, vf_mul(vf_load(all.o + d), inverse));
 }
 
 void KERNEL(attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end)

@@ -9,8 +9,6 @@
 #include "kernels/vec.h"
 #include "kernels/kernels_isa.h"
 
-#define ROW_TILE 4
-
 // The codes of one group of a panel, a byte each, and its scales.
 struct group_weights {
     vb code[8];
@@ -22,19 +20,19 @@ VEC_INLINE void group_load(enum dtype type, const uint8_t *panel, const struct p
 {
     if (type == DT_Q8_0) {
         for (int v = 0; v < 8; v++)
-            w->code[v] = vb_load(panel + (size_t)group * 512 + 64 * v);
+            w->code[v] = vb_signed(vb_load(panel + (size_t)group * 512 + 64 * v));
     } else {
         for (int v = 0; v < 4; v++) {
             vb packed = vb_load(panel + (size_t)group * 256 + 64 * v);
-            w->code[v] = packed & 15;
-            w->code[v + 4] = packed >> 4;
+            w->code[v] = vb_low(packed);
+            w->code[v + 4] = vb_high(packed);
         }
     }
     if (type == DT_Q5_0 || type == DT_Q5_1) {
-        uint64_t high[8];
-        memcpy(high, panel + at->high + (size_t)group * sizeof high, sizeof high);
+        uint64_t fifth[8];
+        memcpy(fifth, panel + at->high + (size_t)group * sizeof fifth, sizeof fifth);
         for (int v = 0; v < 8; v++)
-            w->code[v] = vb_add_high(w->code[v], high[v]);
+            w->code[v] = vb_add_fifth(w->code[v], fifth[v]);
     }
     w->d = vf_load_f16((const uint16_t *)(panel + at->scales) + (size_t)group * PANEL_LANES);
     if (type == DT_Q4_1 || type == DT_Q5_1)
@@ -45,53 +43,18 @@ VEC_INLINE void group_load(enum dtype type, const uint8_t *panel, const struct p
 VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8_group *x, vf acc)
 {
     // Codes are stored unsigned; a type without a minimum has its zero at 8 or 16.
-    int32_t zero = type == DT_Q4_0 ? 8 : type == DT_Q5_0 ? 16 : 0;
+    int32_t zero = type == DT_Q4_0 ? 8 : type == DT_Q5_0 ? 16 : type == DT_Q8_0 ? VEC_SIGNED_ZERO : 0;
     vi dot = vi_set1(-zero * x->sum);
     for (int v = 0; v < 8; v++) {
         if (type == DT_Q8_0)
-            dot = vi_dot4_ss(dot, w->code[v], x->q + 4 * v);
+            dot = vi_dot4_s(dot, w->code[v], x->q + 4 * v);
         else
-            dot = vi_dot4_us(dot, w->code[v], x->q + 4 * v);
+            dot = vi_dot4_u(dot, w->code[v], x->q + 4 * v);
     }
-    acc = vf_fma(w->d * vf_set1(x->scale), vf_from_vi(dot), acc);
+    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale)), vf_from_vi(dot), acc);
     if (type == DT_Q4_1 || type == DT_Q5_1)
         acc = vf_fma(w->m, vf_set1(x->scale * (float)x->sum), acc);
     return acc;
-}
-
-VEC_INLINE void tile_store(const struct matmul_args *a, uint32_t panel, uint32_t row, vf acc)
-{
-    uint32_t first = panel * PANEL_LANES;
-    uint32_t lanes = a->n - first < PANEL_LANES ? a->n - first : PANEL_LANES;
-    float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + first;
-    float lane[PANEL_LANES];
-    vf_store(lane, acc);
-    for (uint32_t i = 0; i < lanes; i++)
-        y[i] = a->bias ? lane[i] + a->bias[first + i] : lane[i];
-}
-
-VEC_INLINE void matmul_grouped(enum dtype type, const struct matmul_args *a, uint32_t panel_begin,
-                               uint32_t panel_end)
-{
-    const struct panel_layout at = panel_layout(type, a->k);
-    uint32_t groups = a->k / GROUP;
-    ASSERT_HOT(a->k % GROUP == 0);
-    for (uint32_t p = panel_begin; p < panel_end; p++) {
-        const uint8_t *panel = a->w + p * at.bytes;
-        for (uint32_t row = 0; row < a->rows; row += ROW_TILE) {
-            uint32_t tile = a->rows - row < ROW_TILE ? a->rows - row : ROW_TILE;
-            const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
-            vf acc[ROW_TILE] = {{0}};
-            for (uint32_t g = 0; g < groups; g++) {
-                struct group_weights w;
-                group_load(type, panel, &at, g, &w);
-                for (uint32_t r = 0; r < tile; r++)
-                    acc[r] = group_dot(type, &w, (const struct a8_group *)(x + r * a->x_stride) + g, acc[r]);
-            }
-            for (uint32_t r = 0; r < tile; r++)
-                tile_store(a, p, row + r, acc[r]);
-        }
-    }
 }
 
 VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
@@ -103,38 +66,74 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
     return vf_load_bf16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
 }
 
-VEC_INLINE void matmul_float(enum dtype type, const struct matmul_args *a, uint32_t panel_begin,
-                             uint32_t panel_end)
+VEC_INLINE void tile_store(const struct matmul_args *a, uint32_t panel, uint32_t row, vf acc)
+{
+    uint32_t first = panel * PANEL_LANES;
+    uint32_t lanes = a->n - first < PANEL_LANES ? a->n - first : PANEL_LANES;
+    float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + first;
+    float lane[PANEL_LANES];
+    if (a->bias) {
+        float bias[PANEL_LANES] = {0};
+        memcpy(bias, a->bias + first, lanes * sizeof(float));
+        acc = vf_add(acc, vf_load(bias));
+    }
+    vf_store(lane, acc);
+    memcpy(y, lane, lanes * sizeof(float));
+}
+
+// One panel times `tile` rows, a constant where this is inlined, so that the accumulators stay in registers.
+VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const struct panel_layout *at,
+                            uint32_t panel, uint32_t row, uint32_t tile)
+{
+    const uint8_t *w = a->w + panel * at->bytes;
+    const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
+    vf acc[VEC_ROW_TILE];
+    for (uint32_t r = 0; r < tile; r++)
+        acc[r] = vf_set1(0);
+    if (type == DT_F32 || type == DT_F16 || type == DT_BF16) {
+        for (uint32_t k = 0; k < a->k; k++) {
+            vf weights = float_load(type, w, k);
+            for (uint32_t r = 0; r < tile; r++)
+                acc[r] = vf_fma(weights, vf_set1(((const float *)(x + r * a->x_stride))[k]), acc[r]);
+        }
+    } else {
+        for (uint32_t g = 0; g < a->k / GROUP; g++) {
+            struct group_weights weights;
+            group_load(type, w, at, g, &weights);
+            for (uint32_t r = 0; r < tile; r++)
+                acc[r] =
+                    group_dot(type, &weights, (const struct a8_group *)(x + r * a->x_stride) + g, acc[r]);
+        }
+    }
+    for (uint32_t r = 0; r < tile; r++)
+        tile_store(a, panel, row + r, acc[r]);
+}
+
+VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
 {
     const struct panel_layout at = panel_layout(type, a->k);
     for (uint32_t p = panel_begin; p < panel_end; p++) {
-        const uint8_t *panel = a->w + p * at.bytes;
-        for (uint32_t row = 0; row < a->rows; row += ROW_TILE) {
-            uint32_t tile = a->rows - row < ROW_TILE ? a->rows - row : ROW_TILE;
-            const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
-            vf acc[ROW_TILE] = {{0}};
-            for (uint32_t k = 0; k < a->k; k++) {
-                vf w = float_load(type, panel, k);
-                for (uint32_t r = 0; r < tile; r++)
-                    acc[r] = vf_fma(w, vf_set1(((const float *)(x + r * a->x_stride))[k]), acc[r]);
-            }
-            for (uint32_t r = 0; r < tile; r++)
-                tile_store(a, p, row + r, acc[r]);
-        }
+        uint32_t row = 0;
+        for (; a->rows - row >= VEC_ROW_TILE; row += VEC_ROW_TILE)
+            matmul_tile(type, a, &at, p, row, VEC_ROW_TILE);
+        for (; a->rows - row >= 2; row += 2)
+            matmul_tile(type, a, &at, p, row, 2);
+        if (row < a->rows)
+            matmul_tile(type, a, &at, p, row, 1);
     }
 }
 
-#define MATMUL(name, kind, type)                                                             \
+#define MATMUL(name, type)                                                                   \
     void KERNEL(name)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end) \
     {                                                                                        \
-        kind(type, a, panel_begin, panel_end);                                               \
+        matmul(type, a, panel_begin, panel_end);                                             \
     }
 
-MATMUL(matmul_f32, matmul_float, DT_F32)
-MATMUL(matmul_f16, matmul_float, DT_F16)
-MATMUL(matmul_bf16, matmul_float, DT_BF16)
-MATMUL(matmul_q4_0, matmul_grouped, DT_Q4_0)
-MATMUL(matmul_q4_1, matmul_grouped, DT_Q4_1)
-MATMUL(matmul_q5_0, matmul_grouped, DT_Q5_0)
-MATMUL(matmul_q5_1, matmul_grouped, DT_Q5_1)
-MATMUL(matmul_q8_0, matmul_grouped, DT_Q8_0)
+MATMUL(matmul_f32, DT_F32)
+MATMUL(matmul_f16, DT_F16)
+MATMUL(matmul_bf16, DT_BF16)
+MATMUL(matmul_q4_0, DT_Q4_0)
+MATMUL(matmul_q4_1, DT_Q4_1)
+MATMUL(matmul_q5_0, DT_Q5_0)
+MATMUL(matmul_q5_1, DT_Q5_1)
+MATMUL(matmul_q8_0, DT_Q8_0)

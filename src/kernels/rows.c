@@ -13,6 +13,27 @@ VEC_INLINE void *row_out(void *base, uint64_t stride, uint32_t r)
     return (uint8_t *)base + r * stride;
 }
 
+// Elements [i, i + 16) of a row of n, zero past its end.
+VEC_INLINE vf row_load(const float *row, uint32_t i, uint32_t n)
+{
+    if (n - i >= VEC_LANES)
+        return vf_load(row + i);
+    float tail[VEC_LANES] = {0};
+    memcpy(tail, row + i, (n - i) * sizeof(float));
+    return vf_load(tail);
+}
+
+VEC_INLINE void row_store(float *row, uint32_t i, uint32_t n, vf v)
+{
+    if (n - i >= VEC_LANES) {
+        vf_store(row + i, v);
+        return;
+    }
+    float tail[VEC_LANES];
+    vf_store(tail, v);
+    memcpy(row + i, tail, (n - i) * sizeof(float));
+}
+
 // ss = sum of x_i^2 in virtual lane i mod 16 by fma, ascending, lanes folded; r = 1 / sqrt(ss / n + epsilon),
 // or a NaN where ss / n is not finite; y_i = (x_i * r) * gain_i.
 void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end)
@@ -20,24 +41,19 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
     for (uint32_t row = row_begin; row < row_end; row++) {
         const float *x = row_in(a->x, a->x_stride, row);
         float *y = row_out(a->y, a->y_stride, row);
-        uint32_t whole = a->cols / VEC_LANES * VEC_LANES;
         vf sum = vf_set1(0);
-        for (uint32_t i = 0; i < whole; i += VEC_LANES) {
-            vf v = vf_load(x + i);
-            sum = vf_fma(v, v, sum);
-        }
-        if (whole < a->cols) { // lanes past the end add fma(0, 0, sum), which changes nothing as sum >= +0
-            float tail[VEC_LANES] = {0};
-            memcpy(tail, x + whole, (a->cols - whole) * sizeof(float));
-            vf v = vf_load(tail);
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
+            // Lanes past the end add fma(0, 0, sum), which changes nothing as sum >= +0.
+            vf v = row_load(x, i, a->cols);
             sum = vf_fma(v, v, sum);
         }
         float mean = vf_fold_sum(sum) / (float)a->cols;
         float r = 1.0f / vf_sqrt_scalar(mean + a->epsilon);
         if (f32_bits(mean) >= 0x7F800000u) // squares overflowed: rows of zeros would hide it
             r = __builtin_nanf("");
-        for (uint32_t i = 0; i < a->cols; i++)
-            y[i] = (x[i] * r) * a->gain[i];
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES)
+            row_store(y, i, a->cols,
+                      vf_mul(vf_mul(row_load(x, i, a->cols), vf_set1(r)), row_load(a->gain, i, a->cols)));
     }
 }
 
@@ -46,11 +62,8 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
 // / 127 and q = rne(x * (127 / amax)).
 VEC_INLINE void quantize_group(const float *x, struct a8_group *y)
 {
-    uint32_t amax_bits = 0;
-    for (int i = 0; i < GROUP; i++) {
-        uint32_t bits = f32_bits(x[i]) & 0x7FFFFFFFu;
-        amax_bits = bits > amax_bits ? bits : amax_bits;
-    }
+    vf low = vf_load(x), high = vf_load(x + VEC_LANES);
+    uint32_t amax_bits = vi_fold_max(vi_max_magnitude(vi_max_magnitude(vi_set1(0), low), high));
     float amax = f32_from_bits(amax_bits);
     if (amax_bits >= 0x7F800000u || amax_bits < 0x0D800000u) { // not finite, or below 2^-100
         memset(y->q, 0, sizeof y->q);
@@ -58,14 +71,12 @@ VEC_INLINE void quantize_group(const float *x, struct a8_group *y)
         y->sum = 0;
         return;
     }
-    float inverse = 127.0f / amax;
+    vf inverse = vf_set1(127.0f / amax);
+    vf_round_store(y->q, vf_mul(low, inverse));
+    vf_round_store(y->q + VEC_LANES, vf_mul(high, inverse));
     int32_t sum = 0;
-    for (int i = 0; i < GROUP; i++) {
-        // 1.5 * 2^23 rounds to an integer, nearest even, in the low bits.
-        int32_t q = (int32_t)(f32_bits(x[i] * inverse + 12582912.0f) - 0x4B400000u);
-        y->q[i] = (int8_t)q;
-        sum += q;
-    }
+    for (int i = 0; i < GROUP; i++)
+        sum += y->q[i];
     y->scale = amax / 127.0f;
     y->sum = sum;
 }
@@ -87,8 +98,8 @@ void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end
         const float *x = row_in(a->a, a->a_stride, row);
         const float *b = row_in(a->b, a->b_stride, row);
         float *y = row_out(a->y, a->y_stride, row);
-        for (uint32_t i = 0; i < a->cols; i++)
-            y[i] = x[i] + b[i];
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES)
+            row_store(y, i, a->cols, vf_add(row_load(x, i, a->cols), row_load(b, i, a->cols)));
     }
 }
 
@@ -100,13 +111,9 @@ void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t ro
         const float *up = row_in(a->b, a->b_stride, row);
         float *y = row_out(a->y, a->y_stride, row);
         for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
-            uint32_t n = a->cols - i < VEC_LANES ? a->cols - i : VEC_LANES;
-            float g[VEC_LANES] = {0}, u[VEC_LANES] = {0};
-            memcpy(g, gate + i, n * sizeof(float));
-            memcpy(u, up + i, n * sizeof(float));
-            vf x = vf_load(g);
-            vf_store(g, (x / (vf_set1(1.0f) + vf_exp(-x))) * vf_load(u));
-            memcpy(y + i, g, n * sizeof(float));
+            vf x = row_load(gate, i, a->cols), one = vf_set1(1.0f);
+            vf silu = vf_div(x, vf_add(one, vf_exp(vf_sub(vf_set1(-0.0f), x))));
+            row_store(y, i, a->cols, vf_mul(silu, row_load(up, i, a->cols)));
         }
     }
 }

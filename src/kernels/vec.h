@@ -1,19 +1,29 @@
-// The vector that kernels are written on: 16 lanes of f32 or int32. Arithmetic (+ - * /), comparison and bit
-// operations on `vf` and `vi` are the compiler's vector operators, exact IEEE operations in each lane on
-// every ISA; what C has no operator for is named here and implemented once per ISA in a header of its own. A
-// kernel file is compiled once per ISA with KERNEL(name) giving each function its own name.
+// The vector that kernels are written on: 16 lanes of f32 (vf) or int32 (vi), 64 bytes (vb), 16 lane masks
+// (vm). Every ISA implements the same primitives in a header of its own, each an exact operation in each
+// lane, so that a kernel gives the same bytes on all. A kernel file is compiled once per ISA, KERNEL(name)
+// giving each function its own name.
 //
-//   vf_load, vf_store         16 f32, any alignment
-//   vf_set1, vi_set1          one value in all lanes
-//   vf_fma(a, b, c)           a * b + c, rounded once
-//   vf_max(a, b)              a > b ? a : b (numerics.md, rule 1)
-//   vf_select(mask, a, b)     lane-wise mask ? a : b; a mask lane is 0 or -1
-//   vf_from_vi                int32 to f32, round to nearest even
-//   vf_load_f16, vf_load_bf16, vf_load_s8   16 narrow values, exact
-//   vf_sqrt_scalar            IEEE square root of one f32
-//   vi_dot4_us(acc, u, a)     acc[r] += sum_j u8(u[4r+j]) * s8(a[j]), j = 0..3; u <= 127
-//   vi_dot4_ss(acc, w, a)     the same with signed w, a >= -127
-//   vb_add_high(codes, bits)  adds 16 to byte b where bit b is set: the fifth bit of 5-bit codes
+//   vf_load, vf_store, vf_set1            any alignment
+//   vf_load_f16, vf_load_bf16, vf_load_s8 16 narrow values, exact
+//   vf_add, vf_sub, vf_mul, vf_div        IEEE operations
+//   vf_fma(a, b, c)                       a * b + c, rounded once
+//   vf_sqrt_scalar                        IEEE square root of one f32
+//   vf_greater(a, b), vf_ordered(a)       masks: a > b; a is a number
+//   vm_below(n)                           the first n lanes
+//   vf_select(m, a, b)                    m ? a : b
+//   vf_add_exponent(a, n)                 bits of a plus (low bits of n) << 23: a * 2^n where that is normal
+//   vi_set1, vi_store
+//   vi_max_magnitude(acc, a)              lane-wise maximum of acc and the bits of |a| (numerics.md, rule 2)
+//   vf_from_vi                            int32 to f32, round to nearest even
+//   vf_round_store(q, x)                  16 values rounded to nearest even, |x| < 2^22, stored as int8
+//   vb_load
+//   vb_low, vb_high(packed)               the low, the high nibble of each byte
+//   vb_add_fifth(codes, bits)             codes + 16 in each byte b where bit b is set
+//   vb_signed(codes)                      signed codes in the form that vi_dot4_s takes
+//   vi_dot4_u(acc, u, a)                  acc[r] += sum over j of u[4r + j] * a[j], j = 0..3; u <= 127, a >=
+//   -127 vi_dot4_s(acc, w, a)                  the same with signed codes from vb_signed, but for a part that
+//   the caller
+//                                         adds: VEC_SIGNED_ZERO times the sum of all a
 #pragma once
 
 #include <stdint.h>
@@ -32,57 +42,23 @@
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 #define VEC_LANES  16
+#define VEC_MAGIC  12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
 
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint32_t vu __attribute__((vector_size(64)));
-typedef uint8_t vb __attribute__((vector_size(64)));
+#if defined(KERNEL_AVX512)
+#include "kernels/vec_avx512.h"
+#elif defined(KERNEL_AVX2)
+#include "kernels/vec_avx2.h"
+#elif defined(KERNEL_NEON)
+#include "kernels/vec_neon.h"
+#else
+#include "kernels/vec_c.h"
+#endif
 
-VEC_INLINE vf vf_load(const float *p)
-{
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-VEC_INLINE void vf_store(float *p, vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-VEC_INLINE vb vb_load(const uint8_t *p)
-{
-    vb v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-VEC_INLINE vf vf_set1(float x)
-{
-    return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-}
-
-VEC_INLINE vi vi_set1(int32_t x)
-{
-    return (vi){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-}
-
-VEC_INLINE vf vf_select(vi mask, vf a, vf b)
-{
-    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
-}
-
+// a > b ? a : b in every lane (numerics.md, rule 1).
 VEC_INLINE vf vf_max(vf a, vf b)
 {
-    return vf_select(a > b, a, b);
+    return vf_select(vf_greater(a, b), a, b);
 }
-
-VEC_INLINE vf vf_from_vi(vi v)
-{
-    return __builtin_convertvector(v, vf);
-}
-
-#include "kernels/vec_c.h"
 
 // 16 lanes folded as 8+8, 4+4, 2+2, 1+1 (numerics.md, rule 7).
 VEC_INLINE float vf_fold_sum(vf v)
@@ -105,14 +81,22 @@ VEC_INLINE float vf_fold_max(vf v)
     return lane[0];
 }
 
+VEC_INLINE uint32_t vi_fold_max(vi v)
+{
+    int32_t lane[VEC_LANES], max = 0;
+    vi_store(lane, v);
+    for (int i = 0; i < VEC_LANES; i++)
+        max = lane[i] > max ? lane[i] : max;
+    return (uint32_t)max;
+}
+
 // exp(x) in every lane (numerics.md, rule 8): n = rne(x / ln 2), r = x - n ln 2 in two parts,
 // 1 + r + r^2 q(r) with a minimax q of degree 4 (relative error 3.1e-9 before rounding), times 2^n through
 // the exponent. Below -87 the result is +0, above 88 it is +infinity; a NaN gives a NaN.
 VEC_INLINE vf vf_exp(vf x)
 {
-    const vf magic = vf_set1(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    vf shifted = vf_fma(x, vf_set1(0x1.715476p+0f), magic);
-    vf n = shifted - magic;
+    vf shifted = vf_fma(x, vf_set1(0x1.715476p+0f), vf_set1(VEC_MAGIC));
+    vf n = vf_sub(shifted, vf_set1(VEC_MAGIC));
     vf r = vf_fma(n, vf_set1(-0x1.63p-1f), x);
     r = vf_fma(n, vf_set1(0x1.bd0106p-13f), r);
     vf q = vf_set1(0x1.6a2352p-10f);
@@ -120,9 +104,9 @@ VEC_INLINE vf vf_exp(vf x)
     q = vf_fma(q, r, vf_set1(0x1.5558f4p-5f));
     q = vf_fma(q, r, vf_set1(0x1.555490p-3f));
     q = vf_fma(q, r, vf_set1(0x1.fffffcp-2f));
-    q = vf_fma(q, r * r, r) + vf_set1(1.0f);
-    vf y = (vf)((vu)q + (((vu)shifted - (vu)magic) << 23));
-    y = vf_select(x < vf_set1(-87.0f), vf_set1(0.0f), y);
-    y = vf_select(x > vf_set1(88.0f), vf_set1(__builtin_inff()), y);
-    return vf_select(x == x, y, x);
+    q = vf_add(vf_fma(q, vf_mul(r, r), r), vf_set1(1.0f));
+    vf y = vf_add_exponent(q, shifted);
+    y = vf_select(vf_greater(vf_set1(-87.0f), x), vf_set1(0.0f), y);
+    y = vf_select(vf_greater(x, vf_set1(88.0f)), vf_set1(__builtin_inff()), y);
+    return vf_select(vf_ordered(x), y, x);
 }

@@ -18,17 +18,14 @@ VEC_INLINE vf vocab_load(const float *x, uint32_t i, uint32_t n, float pad)
 bool KERNEL(vocab_max)(const float *x, uint32_t n, float *ret_max)
 {
     vf max = vf_set1(-__builtin_inff());
-    vu biggest = (vu)vi_set1(0);
+    vi biggest = vi_set1(0);
     for (uint32_t i = 0; i < n; i += VEC_LANES) {
         vf v = vocab_load(x, i, n, x[0]);
         max = vf_max(max, v);
-        vu magnitude = (vu)v & 0x7FFFFFFFu;
-        vu larger = (vu)(magnitude > biggest);
-        biggest = (magnitude & larger) | (biggest & ~larger);
+        biggest = vi_max_magnitude(biggest, v);
     }
-    for (int i = 0; i < VEC_LANES; i++)
-        if (biggest[i] >= 0x7F800000u)
-            return false;
+    if (vi_fold_max(biggest) >= 0x7F800000u)
+        return false;
     *ret_max = vf_fold_max(max);
     return true;
 }
@@ -40,7 +37,7 @@ float KERNEL(vocab_sum_exp)(const float *x, uint32_t n, float max)
         uint32_t end = n - begin < VOCAB_CHUNK ? n : begin + VOCAB_CHUNK;
         vf sum = vf_set1(0);
         for (uint32_t i = begin; i < end; i += VEC_LANES) // exp(-infinity) pads with +0
-            sum = sum + vf_exp(vocab_load(x, i, end, -__builtin_inff()) - vf_set1(max));
+            sum = vf_add(sum, vf_exp(vf_sub(vocab_load(x, i, end, -__builtin_inff()), vf_set1(max))));
         total = total + vf_fold_sum(sum);
     }
     return total;
@@ -50,7 +47,7 @@ void KERNEL(exp_shifted)(const float *x, uint32_t n, float max, float *y)
 {
     for (uint32_t i = 0; i < n; i += VEC_LANES) {
         float e[VEC_LANES];
-        vf_store(e, vf_exp(vocab_load(x, i, n, max) - vf_set1(max)));
+        vf_store(e, vf_exp(vf_sub(vocab_load(x, i, n, max), vf_set1(max))));
         memcpy(y + i, e, (n - i < VEC_LANES ? n - i : VEC_LANES) * sizeof(float));
     }
 }
