@@ -27,6 +27,13 @@ static bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool cpu_has_dot_products(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
 #endif
 
 static const char *const ISA_NAMES[ISA_COUNT] = {
@@ -42,6 +49,9 @@ const struct kernels *kernels_get(enum isa isa)
         return cpu_has_avx2() ? &kernel_table_avx2 : NULL;
     case ISA_AVX512:
         return cpu_has_avx512() ? &kernel_table_avx512 : NULL;
+#elif defined(__aarch64__)
+    case ISA_NEON:
+        return cpu_has_dot_products() ? &kernel_table_neon : NULL;
 #endif
     default:
         return NULL;
