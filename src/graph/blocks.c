@@ -71,29 +71,41 @@ static enum iso_err read_f32(struct builder *b, const char *arch, const char *na
     return ISO_OK;
 }
 
-// Parameters that change the computation in ways this family's builder does not have.
+// A parameter that changes the computation in a way that this family's builder does not have: allowed where
+// its value, written as a number, is one that changes nothing.
+static enum iso_err refuse_unless(struct builder *b, const char *arch, const char *name, const char *neutral)
+{
+    char key[NAME_MAX_BYTES], text[GGUF_SCALAR_TEXT_MAX];
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    const struct gguf_kv *kv = gguf_find(b->file, key);
+    if (!kv || (gguf_scalar_text(kv, text) && (strcmp(text, "0") == 0 || strcmp(text, neutral) == 0)))
+        return ISO_OK;
+    return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key, "%s is set, which is not supported", key);
+}
+
 static enum iso_err refuse_variants(struct builder *b, const char *arch)
 {
     char key[NAME_MAX_BYTES];
     struct strv scaling;
+    enum iso_err err = ISO_OK;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     if (gguf_has(b->file, key)) {
-        enum iso_err err = gguf_get_str(b->file, key, &scaling, b->reterr);
-        if (err)
-            return err;
-        if (!strv_is(scaling, "none"))
-            return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key,
-                            "%s is \"%.*s\", which is not supported; unscaled rotary embeddings are", key,
-                            STRV_ARG(scaling));
+        err = gguf_get_str(b->file, key, &scaling, b->reterr);
+        if (!err && !strv_is(scaling, "none"))
+            err = iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key,
+                           "%s is \"%.*s\", which is not supported; unscaled rotary embeddings are", key,
+                           STRV_ARG(scaling));
+    } else { // a factor without a type means linear scaling
+        err = refuse_unless(b, arch, "rope.scaling.factor", "1");
+        if (!err)
+            err = refuse_unless(b, arch, "rope.scale_linear", "1");
     }
-    static const char *const ZERO_KEYS[] = {"expert_count", "attention.sliding_window", "attention.clamp_kqv",
-                                            "attention.alibi_bias_max", "attn_logit_softcapping"};
-    for (size_t i = 0; i < ARRAY_LEN(ZERO_KEYS); i++) {
-        snprintf(key, sizeof key, "%s.%s", arch, ZERO_KEYS[i]);
-        if (gguf_has(b->file, key))
-            return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key, "%s is set, which is not supported", key);
-    }
-    return ISO_OK;
+    static const char *const ZERO_KEYS[] = {"expert_count",           "attention.sliding_window",
+                                            "attention.clamp_kqv",    "attention.max_alibi_bias",
+                                            "attn_logit_softcapping", "final_logit_softcapping"};
+    for (size_t i = 0; i < ARRAY_LEN(ZERO_KEYS) && !err; i++)
+        err = refuse_unless(b, arch, ZERO_KEYS[i], "0");
+    return err;
 }
 
 // The shapes that the kernels take.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/num.h"
 #include "plan/plan_check.h"
@@ -18,7 +19,8 @@
 
 static enum iso_err open_file(const char *path, int *ret_fd, uint64_t *ret_bytes, struct iso_errinfo *reterr)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK a FIFO would wait here for a writer; on regular files it changes nothing.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return iso_fail(reterr, ISO_E_IO, 0, NULL, "opening failed: %s", strerror(errno));
     struct stat st;
@@ -55,10 +57,58 @@ enum iso_err plan_peek(const char *path, struct plan_header *ret, struct iso_err
     return err;
 }
 
+static enum iso_err check_section(const struct plan_header *h, enum plan_section_id id, const void *bytes,
+                                  struct iso_errinfo *reterr)
+{
+    static const char *const NAMES[PLAN_SECTION_COUNT] = {"tensor table", "program", "tokenizer",
+                                                          "chat template", "weights"};
+    const struct plan_section *s = &h->sections[id];
+    if (hash128_equal(s->hash, hash128(bytes, s->bytes)))
+        return ISO_OK;
+    return iso_fail(reterr, ISO_E_CORRUPT, s->offset, NAMES[id],
+                    "the plan's %s does not match its checksum: the file is damaged", NAMES[id]);
+}
+
+enum iso_err plan_peek_program(const char *path, struct arena *arena, struct plan_header *ret,
+                               struct plan_tensor **ret_tensors, struct plan_op **ret_ops,
+                               struct iso_errinfo *reterr)
+{
+    int fd;
+    uint64_t bytes;
+    struct plan_header h;
+    enum iso_err err = open_file(path, &fd, &bytes, reterr);
+    if (err)
+        return err;
+    err = read_header(fd, bytes, &h, reterr);
+    struct plan_tensor *tensors = err ? NULL : arena_array(arena, h.n_tensors, sizeof *tensors);
+    struct plan_op *ops = err ? NULL : arena_array(arena, h.n_ops, sizeof *ops);
+    if (!err && (!tensors || !ops))
+        err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL,
+                       "the plan's tables need more memory than is given for them");
+    if (!err)
+        err = file_read_at(fd, h.sections[PLAN_TENSORS].offset, tensors, h.sections[PLAN_TENSORS].bytes,
+                           reterr);
+    if (!err)
+        err = file_read_at(fd, h.sections[PLAN_OPS].offset, ops, h.sections[PLAN_OPS].bytes, reterr);
+    close(fd);
+    if (!err)
+        err = check_section(&h, PLAN_TENSORS, tensors, reterr);
+    if (!err)
+        err = check_section(&h, PLAN_OPS, ops, reterr);
+    if (!err)
+        err = plan_check_program(&h, tensors, ops, arena, reterr);
+    if (err)
+        return err;
+    *ret = h;
+    *ret_tensors = tensors;
+    *ret_ops = ops;
+    return ISO_OK;
+}
+
 bool plan_is_plan(const char *path)
 {
     char magic[sizeof(((struct plan_header *)0)->magic)];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return false;
     bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
@@ -67,7 +117,9 @@ bool plan_is_plan(const char *path)
     return is;
 }
 
-// Copies the file into a new memfd, seals it and maps it. *ret_bytes is the mapping's size.
+// Copies the file into a new memfd, seals it and maps it. The mapping is private because before Linux 6.7 a
+// memfd sealed against writing could not be mapped shared, not even for reading; unwritten, it is the same
+// pages.
 static enum iso_err copy_sealed(int fd, uint64_t bytes, plan_progress *progress, void *context, uint8_t **ret,
                                 struct iso_errinfo *reterr)
 {
@@ -93,7 +145,7 @@ static enum iso_err copy_sealed(int fd, uint64_t bytes, plan_progress *progress,
     }
     void *map = MAP_FAILED;
     if (!err && fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
-        map = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, mem, 0);
+        map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, mem, 0);
     if (!err && map == MAP_FAILED)
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "mapping %llu bytes failed: %s",
                        (unsigned long long)bytes, strerror(errno));
@@ -103,15 +155,28 @@ static enum iso_err copy_sealed(int fd, uint64_t bytes, plan_progress *progress,
     return err;
 }
 
-static enum iso_err check_hashes(const uint8_t *base, const struct plan_header *h, struct iso_errinfo *reterr)
+static bool is_zero(const uint8_t *bytes, uint64_t n)
 {
-    static const char *const NAMES[PLAN_SECTION_COUNT] = {"tensor table", "program", "tokenizer",
-                                                          "chat template", "weights"};
+    for (uint64_t i = 0; i < n; i++)
+        if (bytes[i] != 0)
+            return false;
+    return true;
+}
+
+// Every byte after the header: sections by their checksums, what lies between must be zero.
+static enum iso_err check_bytes(const uint8_t *base, const struct plan_header *h, struct iso_errinfo *reterr)
+{
+    uint64_t at = sizeof *h;
     for (int i = 0; i < PLAN_SECTION_COUNT; i++) {
         const struct plan_section *s = &h->sections[i];
-        if (!hash128_equal(s->hash, hash128(base + s->offset, s->bytes)))
-            return iso_fail(reterr, ISO_E_CORRUPT, s->offset, NAMES[i],
-                            "the plan's %s does not match its checksum: the file is damaged", NAMES[i]);
+        if (!is_zero(base + at, s->offset - at))
+            return iso_fail(reterr, ISO_E_CORRUPT, at, "padding",
+                            "the plan's padding before byte %llu is not zero: the file is damaged",
+                            (unsigned long long)s->offset);
+        enum iso_err err = check_section(h, (enum plan_section_id)i, base + s->offset, reterr);
+        if (err)
+            return err;
+        at = s->offset + s->bytes;
     }
     return ISO_OK;
 }
@@ -119,13 +184,34 @@ static enum iso_err check_hashes(const uint8_t *base, const struct plan_header *
 static enum iso_err check_all(const struct plan *p, struct iso_errinfo *reterr)
 {
     struct arena scratch;
-    enum iso_err err = check_hashes((const uint8_t *)p->header, p->header, reterr);
+    enum iso_err err = check_bytes((const uint8_t *)p->header, p->header, reterr);
     if (err)
         return err;
     if (arena_init(&scratch, PLAN_CHECK_SCRATCH_BYTES))
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to check the plan");
     err = plan_check_program(p->header, p->tensors, p->ops, &scratch, reterr);
     arena_deinit(&scratch);
+    return err;
+}
+
+enum iso_err plan_attach(const uint8_t *base, uint64_t bytes, struct plan *ret, struct iso_errinfo *reterr)
+{
+    ASSERT((uintptr_t)base % PANEL_ALIGN == 0);
+    struct plan p = {.header = (const struct plan_header *)base,
+                     .mapped_bytes = num_align(bytes, PLAN_ALIGN)};
+    enum iso_err err = plan_check_header(p.header, bytes, reterr);
+    if (err)
+        return err;
+    const struct plan_section *s = p.header->sections;
+    p.tensors = (const struct plan_tensor *)(base + s[PLAN_TENSORS].offset);
+    p.ops = (const struct plan_op *)(base + s[PLAN_OPS].offset);
+    p.weights = base + s[PLAN_WEIGHTS].offset;
+    p.tokenizer = base + s[PLAN_TOKENIZER].offset;
+    p.tokenizer_bytes = s[PLAN_TOKENIZER].bytes;
+    p.chat_template = (struct strv){(const char *)base + s[PLAN_TEMPLATE].offset, s[PLAN_TEMPLATE].bytes};
+    err = check_all(&p, reterr);
+    if (!err)
+        *ret = p;
     return err;
 }
 
@@ -145,24 +231,10 @@ enum iso_err plan_load(const char *path, plan_progress *progress, void *context,
     close(fd);
     if (err)
         return err;
-    struct plan p = {.header = (const struct plan_header *)base,
-                     .mapped_bytes = num_align(bytes, PLAN_ALIGN)};
     // The file may have changed since its header was read; what counts is the copy.
-    err = plan_check_header(p.header, bytes, reterr);
-    if (!err) {
-        const struct plan_section *s = p.header->sections;
-        p.tensors = (const struct plan_tensor *)(base + s[PLAN_TENSORS].offset);
-        p.ops = (const struct plan_op *)(base + s[PLAN_OPS].offset);
-        p.weights = base + s[PLAN_WEIGHTS].offset;
-        p.tokenizer = base + s[PLAN_TOKENIZER].offset;
-        p.tokenizer_bytes = s[PLAN_TOKENIZER].bytes;
-        p.chat_template = (struct strv){(const char *)base + s[PLAN_TEMPLATE].offset, s[PLAN_TEMPLATE].bytes};
-        err = check_all(&p, reterr);
-    }
+    err = plan_attach(base, bytes, ret, reterr);
     if (err)
-        plan_close(&p);
-    else
-        *ret = p;
+        munmap(base, bytes);
     return err;
 }
 

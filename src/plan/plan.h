@@ -5,6 +5,7 @@
 // plan_load, so any number of threads may use it.
 #pragma once
 
+#include "base/arena.h"
 #include "base/err.h"
 #include "base/strv.h"
 #include "plan/plan_format.h"
@@ -22,6 +23,10 @@ struct plan {
 
 // Reads and checks only the header: for fit and inspect, whatever the file's size.
 enum iso_err plan_peek(const char *path, struct plan_header *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+// The same with the tables of tensors and operations, checked, in memory from `arena`.
+enum iso_err plan_peek_program(const char *path, struct arena *arena, struct plan_header *ret,
+                               struct plan_tensor **ret_tensors, struct plan_op **ret_ops,
+                               struct iso_errinfo *reterr) ISO_MUST_USE;
 // True where the file starts with a plan's magic. False where it can't be read.
 bool plan_is_plan(const char *path);
 
@@ -32,3 +37,8 @@ typedef void plan_progress(void *context, uint64_t done, uint64_t total);
 enum iso_err plan_load(const char *path, plan_progress *progress, void *context, struct plan *ret,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
 void plan_close(struct plan *p);
+
+// Checks a whole plan of `bytes` bytes in memory, aligned to PANEL_ALIGN. The memory stays the caller's and
+// must outlive *ret, which is not closed.
+enum iso_err plan_attach(const uint8_t *base, uint64_t bytes, struct plan *ret,
+                         struct iso_errinfo *reterr) ISO_MUST_USE;

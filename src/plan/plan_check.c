@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "base/utf8.h"
 #include "plan/arena_layout.h"
 
 static enum iso_err check_range(const char *field, uint64_t value, uint64_t min, uint64_t max,
@@ -29,14 +28,16 @@ static enum iso_err check_numbers(const struct plan_header *h, struct iso_errinf
         {"vocab", m->vocab, 1, PLAN_VOCAB_MAX},
         {"hidden", m->hidden, 1, PLAN_COLS_MAX},
         {"layers", m->layers, 1, PLAN_LAYERS_MAX},
-        {"heads", m->heads, 1, 1024},
+        {"heads", m->heads, 1, PLAN_HEADS_MAX},
         {"kv_heads", m->kv_heads, 1, m->heads},
         {"head_dim", m->head_dim, 16, KV_HEAD_DIM_MAX},
         {"ffn", m->ffn, 1, PLAN_COLS_MAX},
-        {"max_seq_len", l->max_seq_len, 2, PLAN_SEQ_MAX},
+        {"context", m->context, 2, PLAN_SEQ_MAX},
+        {"max_seq_len", l->max_seq_len, 2, m->context},
         {"slots", l->slots, 1, PLAN_SLOTS_MAX},
         {"batch_tokens", l->batch_tokens, 1, PLAN_BATCH_TOKENS_MAX},
         {"kv_type", l->kv_type, 0, KV_TYPE_COUNT - 1},
+        {"arena_bytes", h->arena_bytes, 1, PLAN_ARENA_MAX},
         {"n_tensors", h->n_tensors, 1, PLAN_TENSORS_MAX},
         {"n_ops", h->n_ops, 1, PLAN_OPS_MAX},
         {"logits", h->logits, 0, (uint64_t)h->n_tensors - 1},
@@ -56,9 +57,9 @@ static enum iso_err check_numbers(const struct plan_header *h, struct iso_errinf
 static enum iso_err check_name(const char *field, const char name[PLAN_NAME_BYTES],
                                struct iso_errinfo *reterr)
 {
-    size_t n = strnlen(name, PLAN_NAME_BYTES);
-    if (n == PLAN_NAME_BYTES || !utf8_is_valid((const uint8_t *)name, n))
-        return iso_fail(reterr, ISO_E_FORMAT, 0, field, "a %s name in the plan is no terminated UTF-8 text",
+    if (!plan_name_is_valid(name))
+        return iso_fail(reterr, ISO_E_FORMAT, 0, field,
+                        "a %s name in the plan is no terminated UTF-8 text without control characters",
                         field);
     return ISO_OK;
 }
@@ -69,14 +70,18 @@ static enum iso_err check_sections(const struct plan_header *h, uint64_t file_by
     uint64_t at = sizeof *h;
     for (int i = 0; i < PLAN_SECTION_COUNT; i++) {
         const struct plan_section *s = &h->sections[i];
-        if (s->offset % PLAN_ALIGN || s->offset < at || s->offset > file_bytes ||
-            s->bytes > file_bytes - s->offset)
+        uint64_t offset = num_align(at, PLAN_ALIGN);
+        if (s->offset != offset || offset > file_bytes || s->bytes > file_bytes - offset)
             return iso_fail(reterr, ISO_E_FORMAT, s->offset, "sections",
                             "section %d of the plan (%" PRIu64 " bytes at %" PRIu64
-                            ") is out of order, unaligned or past the end of the file (%" PRIu64 " bytes)",
+                            ") is not in its place or goes past the end of the file (%" PRIu64 " bytes)",
                             i, s->bytes, s->offset, file_bytes);
-        at = s->offset + s->bytes;
+        at = offset + s->bytes;
     }
+    if (at != file_bytes)
+        return iso_fail(reterr, ISO_E_FORMAT, at, "sections",
+                        "the plan's sections end at byte %" PRIu64 " and the file at %" PRIu64, at,
+                        file_bytes);
     if (h->sections[PLAN_TENSORS].bytes != (uint64_t)h->n_tensors * sizeof(struct plan_tensor) ||
         h->sections[PLAN_OPS].bytes != (uint64_t)h->n_ops * sizeof(struct plan_op))
         return iso_fail(reterr, ISO_E_FORMAT, 0, "sections",
@@ -144,6 +149,7 @@ struct walk {
     const struct plan_tensor *tensors;
     const struct plan_op *op;
     bool *written; // [n_tensors]
+    bool stored[PLAN_LAYERS_MAX];
 };
 
 // True where the operand is a range of columns of a tensor of this kind and type.
@@ -187,13 +193,24 @@ static bool may_alias(struct plan_ref in, struct plan_ref out)
            in.col + in.cols <= out.col || out.col + out.cols <= in.col;
 }
 
+// What the rows of the result are: of the batch, or those whose logits are wanted. PLAN_KIND_COUNT, which no
+// operand is, where the result is no value.
+static uint32_t result_kind(const struct walk *w)
+{
+    uint32_t id = w->op->out.tensor;
+    if (id >= w->h->n_tensors)
+        return PLAN_KIND_COUNT;
+    uint32_t kind = w->tensors[id].kind;
+    return kind == PLAN_BATCH || kind == PLAN_LOGITS ? kind : PLAN_KIND_COUNT;
+}
+
 static bool matmul_is_right(const struct walk *w)
 {
     const struct plan_op *op = w->op;
-    if (!is_weight(w, op->in[1], PLAN_MATRIX) || op->out.tensor >= w->h->n_tensors)
+    if (!is_weight(w, op->in[1], PLAN_MATRIX))
         return false;
     const struct plan_tensor *matrix = &w->tensors[op->in[1].tensor];
-    uint32_t kind = w->tensors[op->out.tensor].kind;
+    uint32_t kind = result_kind(w);
     uint32_t in_type = dtype_is_grouped((enum dtype)matrix->dtype) ? DT_A8 : DT_F32;
     return is_operand(w, op->in[0], kind, in_type) && w->written[op->in[0].tensor] &&
            is_value(w, op->out, kind) && op->in[0].cols == matrix->cols && op->out.cols == matrix->rows &&
@@ -201,13 +218,11 @@ static bool matmul_is_right(const struct walk *w)
            (is_none(op->in[2]) || (is_weight(w, op->in[2], PLAN_VECTOR) && op->in[2].cols == matrix->rows));
 }
 
-// Values, or both logits rows: operations that work on either kind take the kind of their result.
+// Operations that work on rows of either kind take the kind of their result.
 static bool rows_op_is_right(const struct walk *w)
 {
     const struct plan_op *op = w->op;
-    if (op->out.tensor >= w->h->n_tensors)
-        return false;
-    uint32_t kind = w->tensors[op->out.tensor].kind;
+    uint32_t kind = result_kind(w);
     if (!is_read(w, op->in[0], kind) || op->in[0].cols != op->out.cols || !is_none(op->in[2]))
         return false;
     switch (op->code) {
@@ -243,11 +258,13 @@ static bool op_is_right(const struct walk *w)
                op->out.cols % m->head_dim == 0 && is_none(op->in[2]);
     case PLAN_OP_KV_STORE:
         return is_read(w, op->in[0], PLAN_BATCH) && is_read(w, op->in[1], PLAN_BATCH) && is_none(op->in[2]) &&
-               is_none(op->out) && op->in[0].cols == kv_cols && op->in[1].cols == kv_cols;
+               is_none(op->out) && op->in[0].cols == kv_cols && op->in[1].cols == kv_cols &&
+               !w->stored[op->layer];
     case PLAN_OP_ATTENTION:
-        return is_read(w, op->in[0], PLAN_BATCH) && is_none(op->in[1]) && is_none(op->in[2]) &&
-               is_value(w, op->out, PLAN_BATCH) && op->in[0].cols == q_cols && op->out.cols == q_cols &&
-               op->in[0].tensor != op->out.tensor && op->scale > 0 && op->scale <= 1;
+        return w->stored[op->layer] && is_read(w, op->in[0], PLAN_BATCH) && is_none(op->in[1]) &&
+               is_none(op->in[2]) && is_value(w, op->out, PLAN_BATCH) && op->in[0].cols == q_cols &&
+               op->out.cols == q_cols && op->in[0].tensor != op->out.tensor && op->scale > 0 &&
+               op->scale <= 1;
     case PLAN_OP_GATHER:
         return is_read(w, op->in[0], PLAN_BATCH) && is_none(op->in[1]) && is_none(op->in[2]) &&
                is_value(w, op->out, PLAN_LOGITS) && op->in[0].cols == op->out.cols;
@@ -283,29 +300,52 @@ static enum iso_err check_arena(const struct plan_header *h, const struct plan_t
     return ISO_OK;
 }
 
-enum iso_err plan_check_program(const struct plan_header *h, const struct plan_tensor *tensors,
-                                const struct plan_op *ops, struct arena *scratch, struct iso_errinfo *reterr)
+// A value's first write must be of all its columns: what is left out would be read as whatever lay there.
+static bool writes_whole(const struct walk *w)
 {
-    for (uint32_t i = 0; i < h->n_tensors; i++) {
-        enum iso_err err = check_tensor(h, &tensors[i], i, reterr);
-        if (err)
-            return err;
-    }
-    struct walk w = {.h = h, .tensors = tensors, .written = arena_array(scratch, h->n_tensors, sizeof(bool))};
-    if (!w.written)
-        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the plan's check needs more scratch memory");
-    for (uint32_t i = 0; i < h->n_ops; i++) {
-        w.op = &ops[i];
-        if (!op_is_right(&w))
+    struct plan_ref out = w->op->out;
+    return is_none(out) || w->written[out.tensor] || out.cols == w->tensors[out.tensor].cols;
+}
+
+// Executes the operations in thought: what each reads must have been written by one before.
+static enum iso_err check_ops(struct walk *w, const struct plan_op *ops, struct iso_errinfo *reterr)
+{
+    for (uint32_t i = 0; i < w->h->n_ops; i++) {
+        w->op = &ops[i];
+        if (!op_is_right(w) || !writes_whole(w))
             return iso_fail(reterr, ISO_E_FORMAT, 0, "operations",
                             "operation %" PRIu32 " of the plan (%s) has operands that do not fit together", i,
                             plan_code_name(ops[i].code));
         if (!is_none(ops[i].out))
-            w.written[ops[i].out.tensor] = true;
+            w->written[ops[i].out.tensor] = true;
+        if (ops[i].code == PLAN_OP_KV_STORE)
+            w->stored[ops[i].layer] = true;
     }
+    return ISO_OK;
+}
+
+enum iso_err plan_check_program(const struct plan_header *h, const struct plan_tensor *tensors,
+                                const struct plan_op *ops, struct arena *scratch, struct iso_errinfo *reterr)
+{
+    enum iso_err err = ISO_OK;
+    for (uint32_t i = 0; i < h->n_tensors && !err; i++)
+        err = check_tensor(h, &tensors[i], i, reterr);
+    if (err)
+        return err;
+    struct walk w = {.h = h, .tensors = tensors, .written = arena_array(scratch, h->n_tensors, sizeof(bool))};
+    if (!w.written)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the plan's check needs more scratch memory");
+    err = check_ops(&w, ops, reterr);
+    if (err)
+        return err;
+    for (uint32_t i = 0; i < h->n_tensors; i++)
+        if ((tensors[i].kind == PLAN_BATCH || tensors[i].kind == PLAN_LOGITS) && !w.written[i])
+            return bad_tensor(i, "no operation that computes it", reterr);
+    // Computed last, since the arena's layout reuses the place of a value after its last operation.
     const struct plan_tensor *logits = &tensors[h->logits];
     if (logits->kind != PLAN_LOGITS || logits->dtype != DT_F32 || logits->cols != h->model.vocab ||
-        !w.written[h->logits])
-        return bad_tensor(h->logits, "not the shape of logits, or nothing computes it", reterr);
+        ops[h->n_ops - 1].out.tensor != h->logits)
+        return bad_tensor(h->logits, "not the shape of logits, or the last operation does not compute it",
+                          reterr);
     return check_arena(h, tensors, ops, scratch, reterr);
 }

@@ -1,7 +1,10 @@
 #include "plan/plan_format.h"
 
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/num.h"
+#include "base/utf8.h"
 
 static const char *const CODE_NAMES[PLAN_CODE_COUNT] = {
 #define X(name, text) [PLAN_OP_##name] = text,
@@ -12,6 +15,21 @@ static const char *const CODE_NAMES[PLAN_CODE_COUNT] = {
 const char *plan_code_name(uint32_t code)
 {
     return code < PLAN_CODE_COUNT ? CODE_NAMES[code] : "?";
+}
+
+bool plan_name_is_valid(const char name[PLAN_NAME_BYTES])
+{
+    size_t n = strnlen(name, PLAN_NAME_BYTES), len = 0;
+    for (size_t i = 0; i < n; i += len) {
+        uint32_t cp = 0;
+        len = utf8_decode((const uint8_t *)name + i, n - i, &cp);
+        if (len == 0 || cp < 0x20 || (cp >= 0x7F && cp < 0xA0))
+            return false;
+    }
+    for (size_t i = n; i < PLAN_NAME_BYTES; i++)
+        if (name[i] != '\0')
+            return false;
+    return n < PLAN_NAME_BYTES;
 }
 
 uint64_t plan_weight_bytes(const struct plan_tensor *t, const struct plan_limits *limits)

@@ -1,9 +1,9 @@
 // The plan file, byte for byte: what compile writes and unit executes.
 //
 // Little-endian; all offsets from the file's start; no pointers, so it can be mapped anywhere. A header of
-// fixed size, then sections, each aligned to PLAN_ALIGN with zeros between, in the order of enum
-// plan_section_id. Same input, same options, same version: same bytes on any machine. A change of this file
-// or of a numeric rule changes PLAN_VERSION.
+// fixed size, then sections in the order of enum plan_section_id, each at the next multiple of PLAN_ALIGN
+// with zeros between; the last ends the file. Same input, same options, same version: same bytes on any
+// machine. A change of this file or of a numeric rule changes PLAN_VERSION.
 #pragma once
 
 #include <stdbool.h>
@@ -27,10 +27,12 @@
 #define PLAN_VOCAB_MAX        1048576
 #define PLAN_COLS_MAX         2097152 // columns of a value or matrix, also outputs of a matrix
 #define PLAN_LAYERS_MAX       1024
+#define PLAN_HEADS_MAX        1024
 #define PLAN_SEQ_MAX          4194304 // tokens of one slot
 #define PLAN_SLOTS_MAX        1024
 #define PLAN_BATCH_TOKENS_MAX 8192
 #define PLAN_FILE_MAX         ((uint64_t)1 << 44)
+#define PLAN_ARENA_MAX        ((uint64_t)1 << 44)
 
 enum plan_section_id {
     PLAN_TENSORS,   // struct plan_tensor[n_tensors]
@@ -46,7 +48,7 @@ struct plan_section {
     struct hash128 hash; // of the section's bytes
 };
 
-// What the model is. Names are zero-terminated UTF-8, cut to fit.
+// What the model is. Names are zero-terminated UTF-8 without control characters, cut to fit, zeros after.
 struct plan_model {
     char arch[PLAN_NAME_BYTES];
     char name[PLAN_NAME_BYTES];
@@ -139,8 +141,16 @@ _Static_assert(sizeof(struct plan_header) == 24 + 160 + 160 + 16 + 8 + 16 + 32 +
 _Static_assert(sizeof(struct plan_tensor) == 96, "plan layout");
 _Static_assert(sizeof(struct plan_op) == 64, "plan layout");
 _Static_assert(PLAN_ALIGN % PANEL_ALIGN == 0, "sections keep the panels' alignment");
+_Static_assert((uint64_t)PLAN_SEQ_MAX / KV_BLOCK_TOKENS * PLAN_SLOTS_MAX <= UINT32_MAX / 2,
+               "KV blocks have 32-bit numbers");
+_Static_assert((uint64_t)2 * PLAN_LAYERS_MAX * PLAN_HEADS_MAX * KV_BLOCK_TOKENS * KV_HEAD_DIM_MAX * 2 <=
+                   INT64_MAX / ((uint64_t)PLAN_SEQ_MAX / KV_BLOCK_TOKENS * PLAN_SLOTS_MAX),
+               "the size of no KV pool overflows");
 
 const char *plan_code_name(uint32_t code);
+
+// True where a name is as struct plan_model says.
+bool plan_name_is_valid(const char name[PLAN_NAME_BYTES]);
 
 // Bytes of one row of a value. The dtype is f32 or a8; cols is at most PLAN_COLS_MAX.
 static inline uint64_t plan_row_bytes(uint32_t dtype, uint32_t cols)

@@ -32,6 +32,15 @@ enum flags {
     BASE_SHIFT = 6,  // 2 bits
 };
 
+// what: 3 bits for which of the edits of a kind, then the bits below.
+enum edit_bits {
+    VALUE_SMALL = 0x08,    // of the value only 8 bits count
+    VALUE_TIMES_16 = 0x10, // 12 bits, times 16: sizes and places are such
+    EDIT_RAW = 0x60,       // of the assembled bytes
+    EDIT_OPS = 0x40,       // of the order of operations and their operands; otherwise of fields
+    VALUE_ADD = 0x80,      // the value is added to the field
+};
+
 struct edit {
     uint8_t what, field;
     uint16_t index;
@@ -70,7 +79,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argv;
     static struct tiny_model m;
     struct tiny_shape floats = TINY_LLAMA;
-    struct compile_options options = {.max_seq_len = 32, .slots = 2, .batch_tokens = 16};
+    struct compile_options options = {.max_seq_len = 32, .slots = 2, .batch_tokens = 32};
     tiny_init(&m, &TINY_LLAMA);
     tiny_str(&m, "tokenizer.chat_template", "{{ messages }}");
     read_base(&bases[0], &m, &options);
@@ -92,26 +101,32 @@ static struct {
     const struct unit *unit;
 } running;
 
-static bool is_inside(const void *base, uint64_t n, const void *at, uint64_t bytes)
-{
-    uint64_t offset = (uint64_t)((uintptr_t)at - (uintptr_t)base);
-    return (uintptr_t)at >= (uintptr_t)base && bytes <= n && offset <= n - bytes;
-}
-
+// Some weight begins there and has these bytes.
 static void expect_weights(const void *at, uint64_t bytes)
 {
-    ASSERT(is_inside(running.plan->weights, running.plan->header->sections[PLAN_WEIGHTS].bytes, at, bytes));
-    ASSERT((uintptr_t)at % PANEL_ALIGN == 0);
+    const struct plan_header *h = running.plan->header;
+    uint64_t offset = (uint64_t)((uintptr_t)at - (uintptr_t)running.plan->weights);
+    bool found = false;
+    for (uint32_t i = 0; i < h->n_tensors && !found; i++) {
+        const struct plan_tensor *t = &running.plan->tensors[i];
+        found = t->kind >= PLAN_MATRIX && t->offset == offset && bytes <= t->bytes;
+    }
+    ASSERT(found && offset + bytes <= h->sections[PLAN_WEIGHTS].bytes && (uintptr_t)at % PANEL_ALIGN == 0);
 }
 
+// Some value has these columns of so many rows.
 static void expect_rows(const void *at, uint64_t stride, uint64_t row_bytes, uint32_t rows)
 {
-    if (rows == 0) // no logits are wanted in this step
-        return;
-    ASSERT(row_bytes <= stride);
-    ASSERT(is_inside(running.unit->arena, running.plan->header->arena_bytes, at,
-                     stride * (rows - 1) + row_bytes));
-    ASSERT((uintptr_t)at % sizeof(float) == 0);
+    const struct plan_header *h = running.plan->header;
+    uint64_t offset = (uint64_t)((uintptr_t)at - (uintptr_t)running.unit->arena);
+    bool found = rows == 0; // where no logits are wanted in this step
+    for (uint32_t i = 0; i < h->n_tensors && !found; i++) {
+        const struct plan_tensor *t = &running.plan->tensors[i];
+        found = t->kind < PLAN_MATRIX && stride == plan_row_bytes(t->dtype, t->cols) && offset >= t->offset &&
+                offset - t->offset + row_bytes <= stride && rows * stride <= t->bytes &&
+                t->offset + t->bytes <= h->arena_bytes;
+    }
+    ASSERT(found && (uintptr_t)at % sizeof(float) == 0);
 }
 
 static void expect_matmul(const struct matmul_args *a, enum dtype type, uint32_t end)
@@ -265,7 +280,7 @@ static void edit_ops(struct image *im, const struct edit *e)
 {
     struct plan_op *ops = im->ops, *op = &ops[e->index % im->h.n_ops], kept = *op;
     uint32_t other = e->value % im->h.n_ops;
-    switch (e->what % 5) {
+    switch (e->what & 7) {
     case 0:
         *op = ops[other];
         ops[other] = kept;
@@ -294,8 +309,8 @@ static void edit_ops(struct image *im, const struct edit *e)
 static void edit_image(struct image *im, const struct edit *e)
 {
     struct plan_tensor *t = &im->tensors[e->index % im->h.n_tensors];
-    bool add = e->what & 0x80;
-    switch (e->what % 8) {
+    bool add = e->what & VALUE_ADD;
+    switch (e->what & 7) {
     case 0:
         set_u32(&im->h.limits, sizeof im->h.limits, e->field, e->value, add);
         break;
@@ -437,8 +452,8 @@ static void execute(const struct plan *plan, uint32_t chunk)
     running.unit = u;
     float *once = malloc(h->model.vocab * sizeof *once), *again = malloc(h->model.vocab * sizeof *again);
     ASSERT(once && again);
-    run(u, 0xFF, h->limits.batch_tokens, false, once);
-    run(u, 0x3C, chunk, h->limits.slots > 1, again);
+    run(u, 0x3C, h->limits.batch_tokens, false, once); // 0.01 as f32, 1 as f16: what it reaches stays finite
+    run(u, 0xFF, chunk, h->limits.slots > 1, again);   // NaN
     for (uint32_t i = 0; i < h->model.vocab; i++)
         if (memcmp(&once[i], &again[i], sizeof *once) != 0)
             ASSERT(once[i] != once[i] && again[i] != again[i]); // which NaN it is depends on the tile's size
@@ -458,9 +473,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     im = bases[(flags >> BASE_SHIFT) % ARRAY_LEN(bases)];
     for (size_t at = 1; size - at >= sizeof e && n_edits < EDITS_MAX; at += sizeof e) {
         memcpy(&e, data + at, sizeof e);
-        if ((e.what & 0x60) == 0x60)
-            edits[n_edits++] = e; // of raw bytes
-        else if (e.what & 0x40)
+        if (e.what & VALUE_TIMES_16)
+            e.value = (e.value & 0xFFF) * 16;
+        else if (e.what & VALUE_SMALL)
+            e.value &= 0xFF;
+        if ((e.what & EDIT_RAW) == EDIT_RAW)
+            edits[n_edits++] = e;
+        else if (e.what & EDIT_OPS)
             edit_ops(&im, &e);
         else
             edit_image(&im, &e);

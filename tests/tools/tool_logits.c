@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     struct iso_errinfo e;
     struct program program;
     struct plan plan;
-    struct unit *unit;
+    struct unit *unit = NULL;
     char path[4096];
     uint32_t slot, n;
     uint32_t *ids = read_ids(a.tokens, &n);
