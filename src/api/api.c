@@ -1,6 +1,6 @@
 // libisochron: the public API over plan, unit and tokenizer. Thin: arguments in, errors out, no logic of its
 // own.
-#include "isochron.h"
+#include <isochron.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -69,7 +69,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-// Set by SIGINT in a chat on a terminal; elsewhere SIGINT ends the process.
+// Set by SIGINT in a chat on a terminal, reset at each prompt; elsewhere SIGINT ends the process.
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int signal_number)
@@ -92,7 +92,6 @@ static enum iso_err turn(struct conversation *c, const struct arguments *a, stru
     uint32_t n = 0;
     conversation_add(c, "user", text);
     enum iso_err err = conversation_tokens(c, &n, reterr);
-    interrupted = 0;
     if (!err)
         err = generation_run(c->session, c->ids, n, &a->sampling, a->json ? NULL : print_text, NULL,
                              &interrupted, &g, reterr);
@@ -137,13 +136,14 @@ static int read_character(FILE *in)
     for (;;) {
         char byte;
         wchar_t c;
-        ssize_t n = read(fileno(in), &byte, 1);
-        if (n < 0 && errno == EINTR && !interrupted)
+        ssize_t n = interrupted ? 0 : read(fileno(in), &byte, 1);
+        if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return EOF;
         size_t used = mbrtowc(&c, &byte, 1, &state);
-        if (used != (size_t)-1 && used != (size_t)-2)
+        // A Ctrl-D typed while an answer streams comes as a zero; in the line it would only be in the way.
+        if (used == 1)
             return (int)c;
         if (used == (size_t)-1) // no character: forget its bytes
             state = (mbstate_t){0};
@@ -282,6 +282,7 @@ int cmd_chat(int argc, char **argv)
         return cli_fail(&e, a.json);
     int code;
     if (conversation_open(&s, a.system, &c, &e)) {
+        iso_fail_prefix(&e, a.file);
         code = cli_fail(&e, a.json);
     } else {
         if (!a.prompt)

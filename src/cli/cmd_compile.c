@@ -40,7 +40,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (!a->model)
             argp_error(state, "which model file?");
-        if (!a->output)
+        if (!a->output || a->output[0] == '\0')
             argp_error(state, "where to? Name the plan with -o FILE");
         return 0;
     default:

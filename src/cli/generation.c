@@ -40,6 +40,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TEMPERATURE:
         f->sampling.temperature = cli_float(state, "temperature", arg, 0, 100);
+        if (f->sampling.temperature > 0 && f->sampling.temperature < SAMPLING_TEMPERATURE_MIN)
+            argp_error(state, "--temperature is \"%s\"; allowed are 0 and numbers from %g", arg,
+                       (double)SAMPLING_TEMPERATURE_MIN);
         return 0;
     case KEY_TOP_K:
         f->sampling.top_k = cli_u32(state, "top-k", arg, 0, PLAN_VOCAB_MAX);
@@ -59,6 +62,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_STOP:
         if (f->n_stop == STOP_STRINGS_MAX)
             argp_error(state, "--stop may be given %d times", STOP_STRINGS_MAX);
+        if (arg[0] == '\0' || strlen(arg) > STOP_BYTES_MAX)
+            argp_error(state, "--stop has %zu bytes; allowed are 1 to %d", strlen(arg), STOP_BYTES_MAX);
         f->stop[f->n_stop++] = strv_from(arg);
         return 0;
     default:
@@ -113,9 +118,8 @@ static enum iso_err stream_end(struct stream *s, struct iso_errinfo *reterr)
 }
 
 // Steps until the slot's request ends.
-static enum iso_err run(struct session *s, uint32_t slot, uint64_t submitted_ns, float temperature,
-                        struct stream *stream, const volatile int *interrupted, struct generation *g,
-                        struct iso_errinfo *reterr)
+static enum iso_err run(struct session *s, uint32_t slot, uint64_t submitted_ns, struct stream *stream,
+                        const volatile int *interrupted, struct generation *g, struct iso_errinfo *reterr)
 {
     uint64_t last_ns = submitted_ns;
     for (;;) {
@@ -132,9 +136,8 @@ static enum iso_err run(struct session *s, uint32_t slot, uint64_t submitted_ns,
         uint64_t now = clock_now_ns();
         if (event->finish == UNIT_NONFINITE)
             return iso_fail(reterr, ISO_E_NONFINITE, event->position, "logits",
-                            "a logit after position %" PRIu32
-                            " is not finite: the model's weights%s overflow",
-                            event->position, temperature > 0 ? ", or logits over so low a temperature," : "");
+                            "a logit after position %" PRIu32 " is not finite: the model's weights overflow",
+                            event->position);
         bool stopped = false;
         if (g->output_tokens == 0)
             g->ttft_ns = now - submitted_ns;
@@ -184,7 +187,7 @@ enum iso_err generation_run(struct session *s, const uint32_t *prompt, uint32_t 
     ret->prompt_tokens = n_prompt;
     ret->cached_tokens = reused;
     detok_init(&stream.detok, s->tokenizer);
-    err = run(s, slot, submitted, flags->sampling.temperature, &stream, interrupted, ret, reterr);
+    err = run(s, slot, submitted, &stream, interrupted, ret, reterr);
     if (!err)
         err = stream_end(&stream, reterr);
     if (err) {

@@ -52,10 +52,11 @@ static void fill_standard_descriptors(void)
 // What was printed must have arrived, or the exit code says that it didn't.
 static int finish(int code)
 {
-    errno = EIO; // an earlier write may have failed, and the flush not
+    errno = 0; // stays so where an earlier write failed
     if ((fflush(stdout) == 0 && !ferror(stdout)) || code != CLI_EXIT_OK)
         return code;
-    fprintf(stderr, "isochron: standard output: writing failed: %s\n", strerror(errno));
+    fprintf(stderr, "isochron: writing to standard output failed%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
     return iso_err_exit_code(ISO_E_IO);
 }
 
@@ -81,8 +82,10 @@ static int run(int argc, char **argv)
         argv[1] = name;
         return COMMANDS[i].run(argc - 1, argv + 1);
     }
-    fprintf(stderr, "isochron: there is no command \"%s\"; `isochron --help` lists them\n", argv[1]);
-    return CLI_EXIT_USAGE;
+    struct iso_errinfo e;
+    (void)iso_fail(&e, ISO_E_USAGE, 0, NULL, "there is no command \"%s\"; `isochron --help` lists them",
+                   argv[1]);
+    return cli_fail(&e, false);
 }
 
 int main(int argc, char **argv)

@@ -15,7 +15,7 @@ struct account account_of(const struct plan_header *h, uint64_t weights_bytes, u
                         .kv_token_bytes = kv_block_bytes(&kv) / KV_BLOCK_TOKENS,
                         .runtime_tables = unit_table_bytes(h),
                         .runtime_plan = other_bytes,
-                        .runtime_stacks = (threads - 1) * TEAM_STACK_BYTES,
+                        .runtime_stacks = (threads - 1) * TEAM_STACK_USED_BYTES,
                         .runtime_text = text_bytes,
                         .runtime_image = ACCOUNT_IMAGE_BYTES};
     a.kv = num_align(a.kv_blocks * a.kv_block_bytes, PLAN_ALIGN);

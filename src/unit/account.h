@@ -5,8 +5,9 @@
 
 #include "plan/plan_format.h"
 
-// Resident size of the program itself with its libraries, heap and main stack; measured, allowed for here.
-#define ACCOUNT_IMAGE_BYTES ((uint64_t)5 << 20)
+// Resident size of the program itself with its libraries, heap and main stack: 3.25 MiB. Measured of
+// `isochron generate` on Debian 12; test_bounded.py compares.
+#define ACCOUNT_IMAGE_BYTES ((uint64_t)13 << 18)
 
 struct account {
     uint64_t weights;     // panels, vectors, tables: the plan's weights section
@@ -17,7 +18,7 @@ struct account {
     uint64_t kv_blocks, kv_block_bytes, kv_token_bytes;
     uint64_t runtime_tables; // the unit's: slots, block tables, sampler
     uint64_t runtime_plan;   // the plan's program, tokenizer and template
-    uint64_t runtime_stacks; // of the threads
+    uint64_t runtime_stacks; // what the threads touch of theirs
     uint64_t runtime_text;   // the tokenizer's workspace
     uint64_t runtime_image;
 };

@@ -48,19 +48,21 @@ void batch_compose(struct unit *u)
 {
     const struct plan_limits *limits = &u->plan->header->limits;
     struct batch *b = &u->batch;
-    uint32_t n = by_arrival(u);
+    uint32_t n = by_arrival(u), n_prompts = 0;
     b->rows = b->n_wanted = 0;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         if (is_decoding(&u->slots[u->order[i]]))
             add_rows(u, u->order[i], 1);
-    for (uint32_t i = 0; i < n && b->rows < limits->batch_tokens; i++) {
+        else
+            u->order[n_prompts++] = u->order[i];
+    }
+    for (uint32_t i = 0; i < n_prompts && b->rows < limits->batch_tokens; i++) {
         const struct slot *slot = &u->slots[u->order[i]];
-        if (is_decoding(slot) || slot->n_computed == slot->n_tokens)
-            continue;
+        ASSERT(slot->n_computed < slot->n_tokens);
         uint64_t chunk = num_min(slot->n_tokens - slot->n_computed, limits->batch_tokens - b->rows);
         chunk = num_min(chunk, u->chunk_tokens);
         if (slot->request.score) // leave a row of logits for every sequence that comes after
-            chunk = num_min(chunk, limits->slots - b->n_wanted - (n - i - 1));
+            chunk = num_min(chunk, limits->slots - b->n_wanted - (n_prompts - i - 1));
         add_rows(u, u->order[i], (uint32_t)chunk);
     }
 }

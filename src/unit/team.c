@@ -129,7 +129,6 @@ enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus
         if (err) {
             // Those already waiting count on `threads` arrivals: stand in for the missing ones.
             atomic_fetch_add(&team->arrived, threads - i);
-            team->threads = threads;
             atomic_store(&team->stopping, true);
             team_barrier(team);
             for (uint32_t j = 1; j < i; j++)

@@ -14,6 +14,8 @@
 
 #define TEAM_THREADS_MAX 64
 #define TEAM_STACK_BYTES ((uint64_t)256 << 10) // of each thread but the caller
+// What a thread touches of its stack: 12 KiB measured (the kernels' depth is fixed), and one page to spare.
+#define TEAM_STACK_USED_BYTES ((uint64_t)16 << 10)
 
 typedef void team_function(void *context, uint32_t thread);
 

@@ -172,10 +172,10 @@ static enum iso_err check_request(const struct unit *u, const struct unit_reques
                             "token %" PRIu32 " at position %" PRIu32 " is outside the vocabulary of %" PRIu32,
                             r->prompt[i], i, h->model.vocab);
     if (!sampling_is_valid(&r->sampling))
-        return iso_fail(
-            reterr, ISO_E_USAGE, 0, "sampling",
-            "a sampling parameter is out of range: temperature 0 to 100, top-p above 0 to 1, min-p 0 to 1, "
-            "repeat-penalty 0.01 to 100");
+        return iso_fail(reterr, ISO_E_USAGE, 0, "sampling",
+                        "a sampling parameter is out of range: temperature 0 or 0.001 to 100, top-p above 0 "
+                        "to 1, min-p 0 to 1, "
+                        "repeat-penalty 0.01 to 100");
     return ISO_OK;
 }
 
