@@ -1,11 +1,14 @@
 #include "base/err.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/utf8.h"
+
+#define PREFIX_KEPT 96 // bytes of a prefix that are kept however long the sentence is
 
 struct err_row {
     const char *name;
@@ -89,8 +92,12 @@ enum iso_err iso_fail_prefix(struct iso_errinfo *reterr, const char *prefix)
 {
     char text[ISO_ERR_TEXT_MAX];
     memcpy(text, reterr->text, sizeof text);
-    // The precision bounds keep both parts whole for any message of ours and a file name of usual length.
-    snprintf(reterr->text, sizeof reterr->text, "%.120s: %.190s", prefix, text);
+    // Of a long path the beginning goes, so that the file's own name and the sentence stay.
+    size_t n = strlen(prefix), room = sizeof text - 1 - strlen(": ");
+    size_t sentence = strlen(text) < room - PREFIX_KEPT ? strlen(text) : room - PREFIX_KEPT;
+    bool cut = n > room - sentence;
+    const char *shown = cut ? prefix + n - (room - sentence - strlen("...")) : prefix;
+    snprintf(reterr->text, sizeof reterr->text, "%s%s: %.*s", cut ? "..." : "", shown, (int)sentence, text);
     make_printable(reterr->text);
     return reterr->code;
 }

@@ -66,7 +66,7 @@ static enum iso_err check_section(const struct plan_header *h, enum plan_section
     if (hash128_equal(s->hash, hash128(bytes, s->bytes)))
         return ISO_OK;
     return iso_fail(reterr, ISO_E_CORRUPT, s->offset, NAMES[id],
-                    "the plan's %s does not match its checksum: the file is damaged", NAMES[id]);
+                    "the checksum of the plan's %s does not match: the file is damaged", NAMES[id]);
 }
 
 enum iso_err plan_peek_program(const char *path, struct arena *arena, struct plan_header *ret,

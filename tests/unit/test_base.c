@@ -22,6 +22,17 @@ static void test_err_text_is_printable(void **state)
     assert_int_equal(e.offset, 7);
     iso_fail_prefix(&e, "file.gguf");
     assert_string_equal(e.text, "file.gguf: bad ??\xc3\xa9");
+    char path[600];
+    memset(path, 'p', sizeof path);
+    strcpy(path + sizeof path - 12, "/the.gguf");
+    (void)iso_fail(&e, ISO_E_FORMAT, 0, NULL, "%s", "short");
+    iso_fail_prefix(&e, path);
+    assert_memory_equal(e.text, "...pp", 5);
+    assert_non_null(strstr(e.text, "/the.gguf: short"));
+    (void)iso_fail(&e, ISO_E_FORMAT, 0, NULL, "%s", path);
+    iso_fail_prefix(&e, path);
+    assert_int_equal(strlen(e.text), ISO_ERR_TEXT_MAX - 1);
+    assert_non_null(strstr(e.text, "/the.gguf: ppp"));
 }
 
 static void test_buf_stops_at_max(void **state)
