@@ -1,0 +1,227 @@
+// The team of threads: every thread runs every run, barriers hold, a start that fails leaves nothing behind,
+// and workers compute in the defined floating-point environment.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+
+#include "base/fpenv.h"
+#include "unit/team.h"
+
+#define THREADS  4
+#define RUNS     300
+#define BARRIERS 5
+
+// The thread whose pthread_create fails; 0: none. Linked with --wrap.
+static int fail_at;
+static int created;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                          void *argument)
+{
+    if (++created == fail_at)
+        return EAGAIN;
+    return __real_pthread_create(thread, attributes, start, argument);
+}
+
+static int threads_alive(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n - 2; // "." and ".."
+}
+
+struct count {
+    struct team *team;
+    uint32_t reached[THREADS]; // plain: the barrier alone makes the others' values visible
+    uint32_t wrong[THREADS];
+};
+
+// Between two barriers every thread has counted the same.
+static void count_up(void *context, uint32_t thread)
+{
+    struct count *c = context;
+    for (int i = 0; i < BARRIERS; i++) {
+        c->reached[thread]++;
+        team_barrier(c->team);
+        for (uint32_t t = 0; t < c->team->threads; t++)
+            c->wrong[thread] += c->reached[t] != c->reached[thread];
+        team_barrier(c->team);
+    }
+}
+
+static void test_barriers(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= THREADS; threads++) {
+        struct team team;
+        struct count c = {.team = &team};
+        assert_int_equal(team_open(&team, threads, NULL, 0, NULL), ISO_OK);
+        for (uint32_t run = 1; run <= RUNS; run++) {
+            team_run(&team, count_up, &c);
+            for (uint32_t t = 0; t < threads; t++)
+                assert_int_equal(c.reached[t], run * BARRIERS);
+        }
+        team_close(&team);
+        team_close(&team); // a second time does nothing
+        for (uint32_t t = 0; t < threads; t++)
+            assert_int_equal(c.wrong[t], 0);
+    }
+}
+
+static void test_open_and_close(void **state)
+{
+    (void)state;
+    int before = threads_alive();
+    for (int i = 0; i < 100; i++) {
+        struct team team;
+        assert_int_equal(team_open(&team, 1 + (uint32_t)i % THREADS, NULL, 0, NULL), ISO_OK);
+        team_close(&team);
+    }
+    assert_int_equal(threads_alive(), before);
+}
+
+static void test_start_fails(void **state)
+{
+    (void)state;
+    int before = threads_alive();
+    for (int i = 1; i < THREADS; i++) {
+        struct team team;
+        struct iso_errinfo e = {0};
+        created = 0;
+        fail_at = i;
+        assert_int_equal(team_open(&team, THREADS, NULL, 0, &e), ISO_E_NOMEM);
+        fail_at = 0;
+        assert_non_null(strstr(e.text, "starting thread"));
+        assert_int_equal(threads_alive(), before);
+        team_close(&team); // nothing is open
+    }
+}
+
+static void test_cpu_does_not_exist(void **state)
+{
+    (void)state;
+    cpu_set_t saved;
+    assert_int_equal(sched_getaffinity(0, sizeof saved, &saved), 0);
+    uint32_t cpu = 0;
+    while (!CPU_ISSET(cpu, &saved))
+        cpu++;
+    const uint32_t ABSENT[] = {CPU_SETSIZE - 1, CPU_SETSIZE, UINT32_MAX};
+    int before = threads_alive();
+    for (size_t i = 0; i < sizeof ABSENT / sizeof ABSENT[0]; i++) {
+        for (uint32_t at = 0; at < 3; at++) { // also after one or two that exist
+            struct team team;
+            struct iso_errinfo e = {0};
+            uint32_t cpus[3] = {cpu, cpu, cpu};
+            cpus[at] = ABSENT[i];
+            assert_int_equal(team_open(&team, 3, cpus, 3, &e), ISO_E_USAGE);
+            assert_non_null(strstr(e.text, "CPU"));
+            assert_int_equal(threads_alive(), before);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof saved, &saved), 0);
+}
+
+static void see_cpu(void *context, uint32_t thread)
+{
+    cpu_set_t set;
+    uint32_t *cpus = context;
+    cpus[thread] = UINT32_MAX;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) == 1)
+        for (cpus[thread] = 0; !CPU_ISSET(cpus[thread], &set);)
+            cpus[thread]++;
+}
+
+static void test_pinning(void **state)
+{
+    (void)state;
+    cpu_set_t saved;
+    struct team team;
+    uint32_t first = 0, last, seen[3];
+    assert_int_equal(sched_getaffinity(0, sizeof saved, &saved), 0);
+    while (!CPU_ISSET(first, &saved))
+        first++;
+    for (last = CPU_SETSIZE - 1; !CPU_ISSET(last, &saved);)
+        last--;
+    const uint32_t cpus[3] = {last, first, last};
+    assert_int_equal(team_open(&team, 3, cpus, 3, NULL), ISO_OK);
+    team_run(&team, see_cpu, seen);
+    team_close(&team);
+    assert_int_equal(sched_setaffinity(0, sizeof saved, &saved), 0);
+    assert_memory_equal(seen, cpus, sizeof cpus);
+}
+
+// 2^-149 * 1: zero where denormals are flushed.
+static void multiply_denormal(void *context, uint32_t thread)
+{
+    volatile float smallest = 0x1p-149f, one = 1;
+    ((volatile float *)context)[thread] = smallest * one;
+}
+
+static void test_denormals_are_kept(void **state)
+{
+    (void)state;
+    struct team team;
+    float seen[2] = {0};
+#ifdef __x86_64__
+    unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved |
+               0x8040); // flush to zero, as a library built with fast-math leaves it; threads inherit it
+    assert_int_equal(team_open(&team, 2, NULL, 0, NULL), ISO_OK);
+    team_run(&team, multiply_denormal, seen);
+    team_close(&team);
+    _mm_setcsr(saved);
+#else
+    assert_int_equal(team_open(&team, 2, NULL, 0, NULL), ISO_OK);
+    team_run(&team, multiply_denormal, seen);
+    team_close(&team);
+#endif
+    assert_true(seen[1] > 0);
+}
+
+static void test_share(void **state)
+{
+    (void)state;
+    const uint32_t ITEMS[] = {0, 1, 2, 63, 64, 65, 1000003, UINT32_MAX};
+    for (size_t i = 0; i < sizeof ITEMS / sizeof ITEMS[0]; i++) {
+        for (uint32_t threads = 1; threads <= TEAM_THREADS_MAX; threads++) {
+            uint32_t end = 0;
+            for (uint32_t t = 0; t < threads; t++) {
+                uint32_t begin;
+                uint32_t before = end;
+                uint64_t most = (uint64_t)ITEMS[i] / threads + 1;
+                team_share(ITEMS[i], threads, t, &begin, &end);
+                assert_int_equal(begin, before);
+                assert_true(end >= begin && end - begin <= most);
+            }
+            assert_int_equal(end, ITEMS[i]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_barriers),    cmocka_unit_test(test_open_and_close),
+        cmocka_unit_test(test_start_fails), cmocka_unit_test(test_cpu_does_not_exist),
+        cmocka_unit_test(test_pinning),     cmocka_unit_test(test_denormals_are_kept),
+        cmocka_unit_test(test_share),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
