@@ -1,7 +1,7 @@
 /* The smallest program on libisochron: continues a text with a plan.
  *
- *     cc generate.c $(pkg-config --cflags --libs isochron) -o generate && ./generate model.plan "Once upon a
- * time" 32
+ *     cc generate.c $(pkg-config --cflags --libs isochron) -o generate
+ *     ./generate model.plan "Once upon a time" 32
  */
 #include <isochron.h>
 #include <stdio.h>

@@ -5,12 +5,12 @@
  * the same tokens and the same logits, byte for byte, whatever runs beside it, however many threads compute,
  * on any instruction set.
  *
- *     iso_compile("model.gguf", "model.plan", NULL, &error);        once
+ *     iso_compile("model.gguf", "model.plan", NULL, &error);     once
  *     iso_plan_open("model.plan", &plan, &error);
- *     iso_unit_open(plan, NULL, &unit, &error);                     maps the whole pool; nothing is allocated
- * afterwards iso_encode(plan, text, length, flags, ids, capacity, &n, &error); iso_submit(unit, &request,
- * &slot, &error);                    reserves all that the request can need iso_step(unit, &result); as long
- * as result.rows > 0
+ *     iso_unit_open(plan, NULL, &unit, &error);                  maps the pool; no allocation afterwards
+ *     iso_encode(plan, text, length, flags, ids, capacity, &n, &error);
+ *     iso_submit(unit, &request, &slot, &error);                 reserves all that the request can need
+ *     iso_step(unit, &result);                                   as long as result.rows > 0
  *
  * Errors: functions that can fail return an iso_code, 0 being success, and fill *error (which may be NULL)
  * with one sentence. Outputs are untouched on failure. Nothing prints, exits, reads the environment or
@@ -106,7 +106,7 @@ typedef struct iso_account {
     uint64_t weights, activations, kv_cache, runtime, total;
 } iso_account;
 
-/* threads as in iso_unit_options, at least 1. */
+/* threads as in iso_unit_options. */
 ISO_API iso_account iso_plan_account(const iso_plan *plan, uint32_t threads);
 
 /* ---- Text
@@ -195,7 +195,8 @@ typedef struct iso_result {
 
 /* One step: a token for each sequence that is decoding, and a chunk of prompts. Does not fail. */
 ISO_API void iso_step(iso_unit *unit, iso_result *result);
-/* Logits of an event of the last step, float[vocab]; valid until the next call on the unit. */
+/* Logits of an event of the last step, float[vocab]; valid until the next call on the unit. NULL where the
+ * step had no such row. */
 ISO_API const float *iso_logits(const iso_unit *unit, uint32_t row);
 
 #ifdef __cplusplus

@@ -26,6 +26,7 @@ struct iso_unit {
     struct unit *unit;
     const iso_plan *plan;
     iso_event *events; // [slots]
+    uint32_t rows;     // of logits in the last step
 };
 
 // The public codes are the internal ones under names of their own.
@@ -138,7 +139,7 @@ iso_account iso_plan_account(const iso_plan *plan, uint32_t threads)
 {
     const struct plan_header *h = plan->plan.header;
     uint64_t weights = h->sections[PLAN_WEIGHTS].bytes;
-    struct account a = account_of(h, weights, plan->plan.mapped_bytes - weights, threads,
+    struct account a = account_of(h, weights, plan->plan.mapped_bytes - weights, threads ? threads : 1,
                                   tok_runtime_bytes(plan->text_bytes));
     return (iso_account){.weights = a.weights,
                          .activations = a.activations,
@@ -266,6 +267,7 @@ void iso_cancel(iso_unit *unit, uint32_t slot)
 void iso_step(iso_unit *unit, iso_result *result)
 {
     struct unit_result r = unit_step(unit->unit);
+    unit->rows = r.n > 0 ? r.events[r.n - 1].row + 1 : 0; // rows ascend
     for (uint32_t i = 0; i < r.n; i++)
         unit->events[i] = (iso_event){.slot = r.events[i].slot,
                                       .token = r.events[i].token,
@@ -277,5 +279,5 @@ void iso_step(iso_unit *unit, iso_result *result)
 
 const float *iso_logits(const iso_unit *unit, uint32_t row)
 {
-    return unit_logits(unit->unit, row);
+    return row < unit->rows ? unit_logits(unit->unit, row) : NULL;
 }

@@ -4,11 +4,12 @@
 #include <sys/mman.h>
 
 #include "base/assert.h"
+#include "base/mem.h"
 #include "base/num.h"
 
 enum iso_err arena_init(struct arena *a, size_t cap)
 {
-    ASSERT(cap > 0);
+    ASSERT(!mem_is_sealed() && cap > 0);
     void *base = mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return ISO_E_NOMEM;
@@ -29,14 +30,9 @@ void arena_reset(struct arena *a)
     a->used = 0;
 }
 
-void arena_seal(struct arena *a)
-{
-    a->sealed = true;
-}
-
 void *arena_alloc(struct arena *a, size_t n)
 {
-    ASSERT(!a->sealed && a->used <= a->cap);
+    ASSERT(!mem_is_sealed() && a->used <= a->cap);
     size_t room = a->cap - a->used;
     if (n > room || num_align(n, ARENA_ALIGN) > room)
         return NULL;

@@ -5,7 +5,6 @@
 // it into ISO_E_LIMIT with the name of what was too big); nothing else can fail after init.
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +17,6 @@ struct arena {
     uint8_t *base;
     size_t used;
     size_t cap;
-    bool sealed;
 };
 
 // Reserves `cap` bytes (> 0). ISO_E_NOMEM where the system refuses the mapping.
@@ -27,9 +25,6 @@ enum iso_err arena_init(struct arena *a, size_t cap) ISO_MUST_USE;
 void arena_deinit(struct arena *a);
 // Forgets all allocations and zeroes what they used; the pages stay.
 void arena_reset(struct arena *a);
-
-// Ends the time of allocating: any later arena_alloc is a failed assertion, not an error.
-void arena_seal(struct arena *a);
 
 // n bytes, or NULL. n may be 0: a valid, unusable pointer.
 void *arena_alloc(struct arena *a, size_t n);

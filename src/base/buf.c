@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/mem.h"
 #include "base/num.h"
 
 #define BUF_FIRST_CAPACITY 256
@@ -26,7 +27,7 @@ void buf_reset(struct buf *b)
 
 static enum iso_err buf_reserve(struct buf *b, size_t n)
 {
-    ASSERT(b->len <= b->capacity);
+    ASSERT(!mem_is_sealed() && b->len <= b->capacity);
     if (n > b->max || b->len > b->max - n)
         return ISO_E_LIMIT;
     if (n <= b->capacity - b->len)

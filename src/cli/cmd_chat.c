@@ -16,7 +16,7 @@
 #include "cli/generation.h"
 
 #define HISTORY_LINES_MAX 1000
-#define LINE_BYTES_MAX    ((size_t)1 << 20)
+#define LINE_BYTES_MAX    (((size_t)1 << 20) + 1) // and the zero behind it
 
 struct arguments {
     struct compile_flags compile;
@@ -90,8 +90,10 @@ static enum iso_err turn(struct conversation *c, const struct arguments *a, stru
 {
     struct generation g;
     uint32_t n = 0;
-    conversation_add(c, "user", text);
-    enum iso_err err = conversation_tokens(c, &n, reterr);
+    enum iso_err err = conversation_add(c, "user", text, reterr);
+    if (err)
+        return err;
+    err = conversation_tokens(c, &n, reterr);
     if (!err)
         err = generation_run(c->session, c->ids, n, &a->sampling, a->json ? NULL : print_text, NULL,
                              &interrupted, &g, reterr);
@@ -108,9 +110,11 @@ static enum iso_err turn(struct conversation *c, const struct arguments *a, stru
         generation_print_stats(&g, c->session);
     }
     fflush(stdout);
-    conversation_add(c, "assistant", buf_strv(&g.text));
+    err = conversation_add(c, "assistant", buf_strv(&g.text), reterr);
+    if (err)
+        conversation_drop_last(c);
     generation_deinit(&g);
-    return ISO_OK;
+    return err;
 }
 
 // Where the lines typed are kept between calls: $XDG_STATE_HOME or ~/.local/state, /isochron/history. False:
@@ -162,27 +166,54 @@ static void prepare_terminal(void)
     rl_getc_function = read_character;
 }
 
-// The next line, to be freed, or NULL at the end of input. Edited and remembered on a terminal, where Ctrl-C
-// begins it anew.
-static char *next_line(bool terminal)
+// A line typed on the terminal, to be freed, or NULL at the end of input. Ctrl-C begins it anew.
+static char *type_line(void)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    while (terminal) {
+    for (;;) {
         interrupted = 0;
-        line = readline("> ");
+        char *line = readline("> ");
         if (line || !interrupted)
             return line;
         fputs("\nCtrl-D ends.\n", stderr);
     }
-    ssize_t n = getline(&line, &capacity, stdin);
-    if (n < 0) {
-        free(line);
-        return NULL;
+}
+
+// A line of standard input. Of one over the buffer's maximum the rest is passed over.
+static enum iso_err read_line(struct buf *line, bool *ret_end, struct iso_errinfo *reterr)
+{
+    enum iso_err err = ISO_OK;
+    int c = getc(stdin);
+    *ret_end = c == EOF;
+    for (; c != EOF && c != '\n'; c = getc(stdin))
+        if (!err)
+            err = buf_append_byte(line, (uint8_t)c);
+    if (ferror(stdin))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "reading standard input failed: %s", strerror(errno));
+    if (err)
+        return iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
+    return ISO_OK;
+}
+
+// The next line into *line, with a zero behind it that does not count. *ret_end: there is none.
+static enum iso_err next_line(bool terminal, struct buf *line, bool *ret_end, struct iso_errinfo *reterr)
+{
+    enum iso_err err;
+    buf_reset(line);
+    if (terminal) {
+        char *typed = type_line();
+        *ret_end = !typed;
+        err = typed ? buf_append_strv(line, strv_from(typed)) : ISO_OK;
+        if (err)
+            err = iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
+        free(typed);
+    } else {
+        err = read_line(line, ret_end, reterr);
     }
-    if (n > 0 && line[n - 1] == '\n')
-        line[n - 1] = '\0';
-    return line;
+    if (!err && buf_append_byte(line, 0))
+        err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "a line is longer than 1 MiB");
+    if (!err)
+        line->len--;
+    return err;
 }
 
 // What a line starting with '/' asks for.
@@ -215,8 +246,6 @@ static enum iso_err take_line(struct conversation *c, const struct arguments *a,
         return ISO_OK;
     if (line.ptr[0] == '/')
         return command(c, line.ptr, ret_end, reterr);
-    if (line.len > LINE_BYTES_MAX)
-        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "a line is longer than 1 MiB");
     enum iso_err err = turn(c, a, line, reterr);
     *ret_end = err == ISO_E_IO; // nobody reads the answers
     return err;
@@ -230,7 +259,8 @@ static int talk(struct conversation *c, const struct arguments *a)
     bool kept = terminal && history_path(path, sizeof path);
     int code = CLI_EXIT_OK;
     bool end = false;
-    char *line;
+    struct buf line;
+    buf_init(&line, LINE_BYTES_MAX);
     if (terminal) {
         const char *name = c->session->plan.header->model.name;
         prepare_terminal();
@@ -241,18 +271,21 @@ static int talk(struct conversation *c, const struct arguments *a)
         stifle_history(HISTORY_LINES_MAX);
         (void)read_history(path);
     }
-    while (!end && (line = next_line(terminal)) != NULL) {
-        struct strv text = strv_from(line);
-        if (terminal && text.len > 0)
-            add_history(line);
-        if (take_line(c, a, text, &end, &e)) {
+    bool asked_to_end = false;
+    while (!end && !asked_to_end) {
+        enum iso_err err = next_line(terminal, &line, &end, &e);
+        if (!err && terminal && line.len > 0)
+            add_history((const char *)line.ptr);
+        if (!err && !end)
+            err = take_line(c, a, buf_strv(&line), &asked_to_end, &e);
+        if (err) {
             code = cli_fail(&e, a->json);
             if (e.code == ISO_E_LIMIT && terminal)
                 fputs("/reset starts the conversation anew.\n", stderr);
         }
-        free(line);
     }
-    if (terminal && !end)
+    buf_deinit(&line);
+    if (terminal && end)
         putchar('\n'); // Ctrl-D leaves the prompt's line open
     if (kept)
         (void)write_history(path);

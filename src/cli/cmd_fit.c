@@ -44,20 +44,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-// What the kernel says could be given to a new program without swapping; 0 where it doesn't say.
-static uint64_t memory_available(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
 struct verdict {
     struct plan_limits limits;
     struct account account;
@@ -188,7 +174,7 @@ int cmd_fit(int argc, char **argv)
         iso_fail_prefix(&e, a.file);
         code = cli_fail(&e, a.json);
     } else {
-        v.pool = v.pool_given ? v.pool : memory_available();
+        v.pool = v.pool_given ? v.pool : session_memory_available();
         v.account = sizing_account(&s, &v.limits, threads);
         v.total = account_total(&v.account);
         v.fits = v.total <= v.pool;

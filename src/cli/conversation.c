@@ -20,10 +20,12 @@ enum iso_err conversation_open(struct session *s, const char *system, struct con
         conversation_close(&c);
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the conversation");
     }
-    *ret = c;
-    if (system)
-        conversation_add(ret, "system", strv_from(system));
-    return ISO_OK;
+    enum iso_err err = system ? conversation_add(&c, "system", strv_from(system), reterr) : ISO_OK;
+    if (err)
+        conversation_close(&c);
+    else
+        *ret = c;
+    return err;
 }
 
 void conversation_close(struct conversation *c)
@@ -41,10 +43,14 @@ void conversation_reset(struct conversation *c)
         conversation_drop_last(c);
 }
 
-void conversation_add(struct conversation *c, const char *role, struct strv text)
+enum iso_err conversation_add(struct conversation *c, const char *role, struct strv text,
+                              struct iso_errinfo *reterr)
 {
     json_t *content = cli_json_text(text.ptr, text.len);
-    (void)json_array_append_new(c->messages, json_pack("{s:s, s:o}", "role", role, "content", content));
+    json_t *message = content ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
+    if (!message || json_array_append_new(c->messages, message))
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the conversation");
+    return ISO_OK;
 }
 
 void conversation_drop_last(struct conversation *c)

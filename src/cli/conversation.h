@@ -19,7 +19,8 @@ void conversation_close(struct conversation *c);
 void conversation_reset(struct conversation *c);
 
 // Adds a message; text that is no UTF-8 has its bad bytes replaced by U+FFFD. Drop takes the last one back.
-void conversation_add(struct conversation *c, const char *role, struct strv text);
+enum iso_err conversation_add(struct conversation *c, const char *role, struct strv text,
+                              struct iso_errinfo *reterr) ISO_MUST_USE;
 void conversation_drop_last(struct conversation *c);
 // The tokens of the whole conversation with the beginning of an answer, in c->ids; they may be more than fit
 // a sequence. ISO_E_LIMIT where the text is longer than any that could fit.

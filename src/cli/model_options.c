@@ -92,6 +92,10 @@ static void parse_cpus(struct run_flags *f, const char *arg, const struct argp_s
         else
             break;
     }
+    for (uint32_t i = 0; i < f->n_cpus; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (f->cpus[i] == f->cpus[j])
+                argp_error(state, "--cpus \"%s\" names CPU %" PRIu32 " twice", arg, f->cpus[i]);
     if (*at || f->n_cpus == 0)
         argp_error(state, "--cpus is \"%s\"; allowed are numbers and ranges, as in 0,1 or 2-5", arg);
 }

@@ -1,5 +1,6 @@
 #include "cli/session.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,25 +36,66 @@ uint32_t session_threads(const struct run_flags *run)
     return (uint32_t)num_min((uint64_t)CPU_COUNT(&set), TEAM_THREADS_MAX);
 }
 
-static enum iso_err compile_into_cache(const char *path, const struct compile_flags *flags, bool quiet,
-                                       const char *plan, struct iso_errinfo *reterr)
+uint64_t session_memory_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    uint64_t kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+// The account against --pool, or without it against what the machine has available: before anything is compiled
+// or loaded.
+static enum iso_err check_account(const struct plan_header *h, uint64_t weights, uint64_t other,
+                                  const struct run_flags *run, struct account *ret,
+                                  struct iso_errinfo *reterr)
+{
+    *ret = account_of(h, weights, other, session_threads(run),
+                      tok_runtime_bytes(session_text_bytes(&h->limits)));
+    uint64_t total = account_total(ret);
+    uint64_t pool = run->pool_bytes ? run->pool_bytes : session_memory_available();
+    if (pool == 0 || total <= pool)
+        return ISO_OK;
+    return iso_fail(reterr, ISO_E_NOFIT, 0, "pool",
+                    "%" PRIu64 " bytes are needed and %s %" PRIu64 ", %" PRIu64
+                    " too few; `isochron fit` shows what would fit",
+                    total, run->pool_bytes ? "--pool gives" : "this machine has available", pool,
+                    total - pool);
+}
+
+static enum iso_err compile_into_cache(const char *path, const struct compile_flags *flags,
+                                       const struct run_flags *run, bool quiet, const char *plan,
+                                       struct iso_errinfo *reterr)
 {
     struct program program;
     struct cli_progress progress;
     enum iso_err err = program_open(path, &flags->options, &program, reterr);
     if (err)
         return err;
-    cli_progress_begin(&progress, "compiling into the cache", quiet);
-    err = program_write(&program, plan, cli_progress_update, &progress, reterr);
-    cli_progress_end(&progress);
+    struct account account;
+    err = check_account(&program.header, program.weights_bytes, program_other_bytes(&program), run, &account,
+                        reterr);
+    if (err)
+        iso_fail_prefix(reterr, path);
+    if (!err) {
+        cli_progress_begin(&progress, "compiling into the cache", quiet);
+        err = program_write(&program, plan, cli_progress_update, &progress, reterr);
+        cli_progress_end(&progress);
+    }
     program_close(&program);
     return err;
 }
 
 // The plan to load for `path`: itself, or the cached one of a model file, compiled if it isn't there yet.
 // *ret_found: it is a cached one that was there.
-static enum iso_err plan_path(const char *path, const struct compile_flags *flags, bool quiet, char *out,
-                              size_t size, bool *ret_found, struct iso_errinfo *reterr)
+static enum iso_err plan_path(const char *path, const struct compile_flags *flags,
+                              const struct run_flags *run, bool quiet, char *out, size_t size,
+                              bool *ret_found, struct iso_errinfo *reterr)
 {
     *ret_found = false;
     if (plan_is_plan(path)) {
@@ -63,7 +105,7 @@ static enum iso_err plan_path(const char *path, const struct compile_flags *flag
     enum iso_err err = cache_find(path, &flags->options, out, size, ret_found, reterr);
     if (err || *ret_found)
         return err;
-    return compile_into_cache(path, flags, quiet, out, reterr);
+    return compile_into_cache(path, flags, run, quiet, out, reterr);
 }
 
 // The account before anything is loaded, from the header alone.
@@ -77,16 +119,8 @@ static enum iso_err check_header(const char *path, const struct compile_flags *c
     if (err)
         return err;
     uint64_t weights = h.sections[PLAN_WEIGHTS].bytes;
-    s->account = account_of(&h, weights, num_align(h.file_bytes, PLAN_ALIGN) - weights, s->threads,
-                            tok_runtime_bytes(session_text_bytes(&h.limits)));
-    uint64_t total = account_total(&s->account);
-    if (run->pool_bytes && total > run->pool_bytes)
-        return iso_fail(
-            reterr, ISO_E_NOFIT, 0, "pool",
-            "%llu bytes are needed and --pool gives %llu, %llu too few; `isochron fit` shows what would fit",
-            (unsigned long long)total, (unsigned long long)run->pool_bytes,
-            (unsigned long long)(total - run->pool_bytes));
-    return ISO_OK;
+    return check_account(&h, weights, num_align(h.file_bytes, PLAN_ALIGN) - weights, run, &s->account,
+                         reterr);
 }
 
 static enum iso_err open_text(struct session *s, struct iso_errinfo *reterr)
@@ -127,13 +161,13 @@ enum iso_err session_open(const char *path, const struct compile_flags *compile,
 {
     char plan[FILE_PATH_MAX];
     bool found;
-    enum iso_err err = plan_path(path, compile, quiet, plan, sizeof plan, &found, reterr);
+    enum iso_err err = plan_path(path, compile, run, quiet, plan, sizeof plan, &found, reterr);
     if (err)
         return err; // names the file already
     err = open_plan(plan, compile, run, s, reterr);
     if (err == ISO_E_CORRUPT && found) { // the cache is damaged, not the model
         session_close(s);
-        err = compile_into_cache(path, compile, quiet, plan, reterr);
+        err = compile_into_cache(path, compile, run, quiet, plan, reterr);
         if (err)
             return err;
         err = open_plan(plan, compile, run, s, reterr);

@@ -30,5 +30,7 @@ void session_close(struct session *s);
 size_t session_text_bytes(const struct plan_limits *limits);
 // The most tokens that such a text has: with room for them a prompt that is too long can be counted.
 size_t session_prompt_tokens(const struct plan_limits *limits);
+// What the kernel says could be given to a new program without swapping; 0 where it does not say.
+uint64_t session_memory_available(void);
 // How many threads these flags mean on this machine.
 uint32_t session_threads(const struct run_flags *run);

@@ -13,16 +13,6 @@
     (PLAN_TENSORS_MAX * sizeof(struct plan_tensor) + PLAN_OPS_MAX * sizeof(struct plan_op) + \
      2 * PLAN_CHECK_SCRATCH_BYTES)
 
-// The sections of a plan that is not written yet, as emit places them.
-static uint64_t other_bytes_of(const struct program *p)
-{
-    uint64_t at = num_align(sizeof p->header, PLAN_ALIGN);
-    at = num_align(at + p->header.n_tensors * sizeof *p->tensors, PLAN_ALIGN);
-    at = num_align(at + p->header.n_ops * sizeof *p->ops, PLAN_ALIGN);
-    at = num_align(at + p->tokenizer_bytes, PLAN_ALIGN);
-    return num_align(at + p->chat_template.len, PLAN_ALIGN);
-}
-
 enum iso_err sizing_open(const char *path, const struct compile_flags *flags, struct sizing *ret,
                          struct iso_errinfo *reterr)
 {
@@ -42,7 +32,7 @@ enum iso_err sizing_open(const char *path, const struct compile_flags *flags, st
         s.header = s.program.header;
         s.tensors = s.program.tensors;
         s.ops = s.program.ops;
-        s.other_bytes = err ? 0 : other_bytes_of(&s.program);
+        s.other_bytes = err ? 0 : program_other_bytes(&s.program);
     }
     s.tables_used = s.arena.used;
     if (err)

@@ -47,6 +47,9 @@ enum iso_err program_open(const char *model_path, const struct compile_options *
                           struct iso_errinfo *reterr) ISO_MUST_USE;
 void program_close(struct program *p);
 
+// Bytes of the plan that program_write would write, beside the weights section.
+uint64_t program_other_bytes(const struct program *p);
+
 // Called with weight bytes written so far and in all; may be NULL.
 typedef void compile_progress(void *context, uint64_t done, uint64_t total);
 

@@ -113,3 +113,13 @@ enum iso_err program_write(struct program *p, const char *plan_path, compile_pro
         err = file_write_finish(&e.file, reterr);
     return err;
 }
+
+// The sections as emit_all places them.
+uint64_t program_other_bytes(const struct program *p)
+{
+    uint64_t at = num_align(sizeof p->header, PLAN_ALIGN);
+    at = num_align(at + p->header.n_tensors * sizeof *p->tensors, PLAN_ALIGN);
+    at = num_align(at + p->header.n_ops * sizeof *p->ops, PLAN_ALIGN);
+    at = num_align(at + p->tokenizer_bytes, PLAN_ALIGN);
+    return num_align(at + p->chat_template.len, PLAN_ALIGN);
+}

@@ -30,7 +30,8 @@ enum iso_err pass_quantize(struct graph *g)
             uint32_t codes = find_codes(g->ops, g->n_ops, op.in[0]);
             if (codes == IR_NONE) {
                 codes = graph_add_value(g, g->tensors[op.in[0].tensor].kind, DT_A8, op.in[0].cols);
-                graph_add_op(g, IR_QUANTIZE, op.in[0], ir_none(), ir_none(), ir_whole(g, codes));
+                graph_add_op(g, IR_QUANTIZE, op.in[0], ir_none(), ir_none(), ir_whole(g, codes))->layer =
+                    op.layer;
             }
             op.in[0] = ir_whole(g, codes);
         }

@@ -19,6 +19,7 @@
 #include "kernels/kv_layout.h"
 
 #define IR_LAYERS_MAX  1024
+#define IR_VOCAB_MAX   1048576
 #define IR_OPS_MAX     (IR_LAYERS_MAX * 24 + 16)
 #define IR_TENSORS_MAX (IR_LAYERS_MAX * 32 + 16)
 #define IR_PARTS_MAX   (IR_LAYERS_MAX * 32 + 16)
@@ -78,7 +79,7 @@ struct ir_op {
     enum ir_code code;
     struct ir_ref in[IR_IN_MAX];
     struct ir_ref out;
-    uint32_t layer; // of rope, kv_store, attention; else 0
+    uint32_t layer; // which it belongs to; 0 for those before and after the layers
 };
 
 // What the model file says, checked.

@@ -1,13 +1,10 @@
-// The llama family: llama 1 to 3, SmolLM2, Mistral without sliding window; with biases on Q, K and V it is
-// qwen2.
+// The llama family: llama 1 to 3, SmolLM2, Mistral without sliding window; with biases on Q, K and V, qwen2.
 //
 //   x = embedding[id]                                              [rows][hidden]
-//   per layer:  h = rmsnorm(x);  q, k, v = h Wq, h Wk, h Wv (+ b)  [rows][heads | kv_heads | kv_heads *
-//   head_dim]
+//   per layer:  h = rmsnorm(x);  q, k, v = h Wq, h Wk, h Wv (+ b)  [rows][heads | kv_heads | kv_heads * head_dim]
 //               rotate q and k;  store k and v;  x += attention(q) Wo
 //               h = rmsnorm(x);  x += (silu(h Wgate) * (h Wup)) Wdown   [rows][ffn] inside
-//   logits = rmsnorm(x of wanted rows) Whead                       [rows wanted][vocab]; Whead may be the
-//   embedding
+//   logits = rmsnorm(x of wanted rows) Whead     [rows wanted][vocab]; Whead may be the embedding
 #include "graph/blocks.h"
 
 #include <inttypes.h>
@@ -53,15 +50,15 @@ static void add_layer(struct graph *g, uint32_t layer, const struct layer_weight
                       uint32_t rope)
 {
     const struct ir_model *m = &g->model;
-    uint32_t h = blocks_rmsnorm(g, x, w->attn_norm);
+    uint32_t first = g->n_ops, h = blocks_rmsnorm(g, x, w->attn_norm);
     uint32_t q = blocks_matmul(g, h, w->q, w->bias_q);
     uint32_t k = blocks_matmul(g, h, w->k, w->bias_k);
     uint32_t v = blocks_matmul(g, h, w->v, w->bias_v);
-    graph_add_op(g, IR_ROPE, ir_whole(g, q), ir_whole(g, rope), ir_none(), ir_whole(g, q))->layer = layer;
-    graph_add_op(g, IR_ROPE, ir_whole(g, k), ir_whole(g, rope), ir_none(), ir_whole(g, k))->layer = layer;
-    graph_add_op(g, IR_KV_STORE, ir_whole(g, k), ir_whole(g, v), ir_none(), ir_none())->layer = layer;
+    graph_add_op(g, IR_ROPE, ir_whole(g, q), ir_whole(g, rope), ir_none(), ir_whole(g, q));
+    graph_add_op(g, IR_ROPE, ir_whole(g, k), ir_whole(g, rope), ir_none(), ir_whole(g, k));
+    graph_add_op(g, IR_KV_STORE, ir_whole(g, k), ir_whole(g, v), ir_none(), ir_none());
     uint32_t a = graph_add_value(g, IR_BATCH, DT_F32, m->heads * m->head_dim);
-    graph_add_op(g, IR_ATTENTION, ir_whole(g, q), ir_none(), ir_none(), ir_whole(g, a))->layer = layer;
+    graph_add_op(g, IR_ATTENTION, ir_whole(g, q), ir_none(), ir_none(), ir_whole(g, a));
     blocks_add(g, x, blocks_matmul(g, a, w->out, IR_NONE));
 
     h = blocks_rmsnorm(g, x, w->ffn_norm);
@@ -70,6 +67,8 @@ static void add_layer(struct graph *g, uint32_t layer, const struct layer_weight
     uint32_t inner = graph_add_value(g, IR_BATCH, DT_F32, m->ffn);
     graph_add_op(g, IR_SILU_MUL, ir_whole(g, gate), ir_whole(g, up), ir_none(), ir_whole(g, inner));
     blocks_add(g, x, blocks_matmul(g, inner, w->down, IR_NONE));
+    for (uint32_t i = first; i < g->n_ops; i++)
+        g->ops[i].layer = layer;
 }
 
 // The vocabulary is as long as the embedding matrix.
@@ -79,9 +78,9 @@ static enum iso_err find_vocab(struct builder *b)
     if (!t)
         return iso_fail(b->reterr, ISO_E_FORMAT, 0, "token_embd.weight",
                         "tensor \"token_embd.weight\" is missing");
-    if (t->dims[1] > 1048576)
+    if (t->dims[1] > IR_VOCAB_MAX)
         return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, "token_embd.weight",
-                        "the vocabulary has %" PRIu64 " tokens; the limit is 1048576", t->dims[1]);
+                        "the vocabulary has %" PRIu64 " tokens; the limit is %d", t->dims[1], IR_VOCAB_MAX);
     b->g->model.vocab = (uint32_t)t->dims[1];
     return ISO_OK;
 }

@@ -3,13 +3,13 @@
 // A weight matrix W[n][k] (n outputs, k inputs) is stored as ceil(n / 16) panels of 16 outputs side by side,
 // so that a vector lane is an output (numerics.md, rule 6). A panel of a grouped type holds, for each group
 // of 32 inputs:
-//   codes   all groups' codes first. 64-byte vectors; lane r (bytes 4r..4r+3) of vector v holds inputs
-//   4v..4v+3.
+//   codes   all groups' codes first. 64-byte vectors; lane r (bytes 4r..4r+3) of vector v holds inputs 4v..4v+3.
 //           4 and 5 bits: 4 vectors a group, low nibbles are vectors 0..3, high nibbles vectors 4..7.
 //           8 bits: 8 vectors a group, signed.
 //   high    5-bit types: after all codes, 8 words of 64 bits a group; bit b of word v is bit 4 of byte b of
-//   vector v. scales  then d of all groups, 16 f16 a group; then, where the type has a minimum, m of all
-//   groups, 16 f16 a group.
+//           vector v.
+//   scales  then d of all groups, 16 f16 a group.
+//   mins    then, where the type has a minimum, m of all groups, 16 f16 a group.
 // A panel of a float type holds k vectors of 16 elements, input by input. Outputs past n in the last panel
 // are zero. Panels are padded to PANEL_ALIGN. All little-endian.
 #pragma once

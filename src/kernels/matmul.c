@@ -1,8 +1,7 @@
 // y[row][out] = sum over k of W[out][k] x[row][k], in the order of numerics.md, rules 3 to 6:
 //   grouped types  per group of 32, ascending: acc = fma(d * sa, (float)dot, acc), then where the type has a
-//   minimum
-//                  acc = fma(m, sa * (float)suma, acc); dot = sum of signed codes times activation codes,
-//                  exact
+//                  minimum acc = fma(m, sa * (float)suma, acc); dot = sum of signed codes times activation
+//                  codes, exact
 //   float types    per input, ascending: acc = fma(w, x, acc)
 // One accumulator per output, whose lane it is. A tile of rows shares the unpacked weights; each row's own
 // chain is the same whatever rows are beside it.

@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/fpenv.h"
+#include "base/mem.h"
 
 #define SPINS 4000 // about 50 µs of pauses before a thread sleeps
 
@@ -58,6 +59,7 @@ static void *worker(void *argument)
     uint32_t thread = start->thread;
     atomic_store(&start->taken, true);
     (void)fpenv_enter();
+    mem_seal();
     for (;;) {
         team_barrier(team); // a run begins
         if (atomic_load(&team->stopping))
@@ -76,13 +78,27 @@ static bool set_cpu(cpu_set_t *set, uint32_t cpu)
     return true;
 }
 
+static enum iso_err no_cpu(uint32_t cpu, struct iso_errinfo *reterr)
+{
+    return iso_fail(reterr, ISO_E_USAGE, 0, "cpus",
+                    "a thread can't run on CPU %u (cpus): this machine may not have it", cpu);
+}
+
+// Gives the caller the CPUs back that it had.
+static void unpin(struct team *team)
+{
+    if (team->pinned)
+        (void)sched_setaffinity(0, sizeof team->before, &team->before);
+    team->pinned = false;
+}
+
 static enum iso_err start_worker(struct team *team, uint32_t thread, const uint32_t *cpus, uint32_t n_cpus,
                                  struct iso_errinfo *reterr)
 {
     struct worker_start start = {.team = team, .thread = thread};
     pthread_attr_t attributes;
     cpu_set_t set;
-    int failed = pthread_attr_init(&attributes);
+    int failed = pthread_attr_init(&attributes); // which allocates nothing in glibc
     if (!failed)
         failed = pthread_attr_setstacksize(&attributes, TEAM_STACK_BYTES);
     if (!failed && n_cpus > 0)
@@ -90,10 +106,10 @@ static enum iso_err start_worker(struct team *team, uint32_t thread, const uint3
             set_cpu(&set, cpus[thread]) ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set) : EINVAL;
     if (!failed)
         failed = pthread_create(&team->handles[thread], &attributes, worker, &start);
-    pthread_attr_destroy(&attributes);
+    if (failed == EINVAL && n_cpus > 0)
+        return no_cpu(cpus[thread], reterr);
     if (failed)
-        return iso_fail(reterr, failed == EINVAL ? ISO_E_USAGE : ISO_E_NOMEM, 0, "threads",
-                        "starting thread %u%s failed: %s", thread, n_cpus ? " on its CPU" : "",
+        return iso_fail(reterr, ISO_E_NOMEM, 0, "threads", "starting thread %u failed: %s", thread,
                         strerror(failed));
     while (!atomic_load(&start.taken))
         sched_yield();
@@ -110,6 +126,7 @@ void team_close(struct team *team)
     for (uint32_t i = 1; i < team->threads; i++)
         pthread_join(team->handles[i], NULL);
     team->threads = 0;
+    unpin(team);
 }
 
 enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus, uint32_t n_cpus,
@@ -118,9 +135,9 @@ enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus
     ASSERT(threads > 0 && threads <= TEAM_THREADS_MAX && (n_cpus == 0 || n_cpus >= threads));
     cpu_set_t set;
     memset(team, 0, sizeof *team);
+    team->pinned = n_cpus > 0 && sched_getaffinity(0, sizeof team->before, &team->before) == 0;
     if (n_cpus > 0 && (!set_cpu(&set, cpus[0]) || sched_setaffinity(0, sizeof set, &set)))
-        return iso_fail(reterr, ISO_E_USAGE, 0, "cpus",
-                        "pinning to CPU %u failed: this machine may not have it", cpus[0]);
+        return no_cpu(cpus[0], reterr);
     // Workers pass their first barrier only in a run, by when `threads` is final.
     enum iso_err err = ISO_OK;
     team->threads = threads;
@@ -134,6 +151,7 @@ enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus
             for (uint32_t j = 1; j < i; j++)
                 pthread_join(team->handles[j], NULL);
             team->threads = 0;
+            unpin(team);
         }
     }
     return err;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +25,8 @@ struct team {
     team_function *function;
     void *context;
     pthread_t handles[TEAM_THREADS_MAX];
+    bool pinned; // the caller was, so its earlier CPUs are given back at the end
+    cpu_set_t before;
     atomic_bool stopping;
     _Alignas(64) _Atomic uint32_t generation; // of the barrier; also the futex
     _Alignas(64) _Atomic uint32_t arrived;

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/dmath.h"
 #include "base/fpenv.h"
+#include "base/mem.h"
 #include "base/num.h"
 #include "unit/account.h"
 #include "unit/unit_internal.h"
@@ -269,6 +270,7 @@ struct unit_result unit_step(struct unit *u)
     if (u->batch.rows == 0)
         return result;
     struct fpenv env = fpenv_enter();
+    mem_seal();
     exec_step(u);
     settle(u);
     for (uint32_t row = 0; row < u->batch.n_wanted; row++) {
@@ -279,6 +281,7 @@ struct unit_result unit_step(struct unit *u)
             unit_cancel(u, event.slot);
         u->events[result.n++] = event;
     }
+    mem_unseal();
     fpenv_leave(env);
     result.rows = u->batch.rows;
     return result;

@@ -1,18 +1,14 @@
 // Shows the bounds of a running unit's memory, for tests/property/test_bounded.py.
 //
-//   tool_bounded account PLAN THREADS TEXT-BYTES   loads a plan, its tokenizer and a unit, computes a little,
-//   and
-//                                                  prints the account's rows beside what the system says is
-//                                                  resident, by kind of mapping
-//   tool_bounded fit PLAN POOL-BYTES               what fit and unit_open say of a pool of this size: ends
-//   with
-//                                                  the error's exit code
+//   tool_bounded account PLAN THREADS TEXT-BYTES
+//       loads a plan, its tokenizer and a unit, computes a little, and prints the account's rows beside what
+//       the system says is resident, by kind of mapping
+//   tool_bounded fit PLAN POOL-BYTES
+//       what fit and unit_open say of a pool of this size: ends with the error's exit code
 //   tool_bounded load PLAN THREADS REQUESTS [malloc|mmap]
-//                                                  REQUESTS requests at varied times, some cancelled, on a
-//                                                  unit that is ready: counts calls of malloc and its like,
-//                                                  and the system kills the process at any system call but
-//                                                  futex, pread64, write and exit_group. With a last word it
-//                                                  breaks the rule at the end.
+//       REQUESTS requests at varied times, some cancelled, on a unit that is ready: counts calls of malloc and
+//       its like, and the system kills the process at any system call but futex, pread64, write and
+//       exit_group. With a last word it breaks the rule at the end.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/filter.h>

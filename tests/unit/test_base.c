@@ -1,14 +1,19 @@
 // base: errors, buffers, arena, UTF-8.
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/utf8.h"
 
 static void test_err_text_is_printable(void **state)
@@ -94,13 +99,44 @@ static void test_utf8(void **state)
     assert_int_equal(utf8_invalid_length((const uint8_t *)"\xC0\xAF", 2), 1);
 }
 
+// A sealed thread that allocates ends the process, in a child here.
+static void test_sealed_allocation_aborts(void **state)
+{
+    (void)state;
+    struct arena a;
+    struct buf b;
+    assert_int_equal(arena_init(&a, 4096), ISO_OK);
+    buf_init(&b, 100);
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fclose(stderr);
+            mem_seal();
+            if (way == 0)
+                (void)arena_alloc(&a, 1);
+            else if (way == 1)
+                (void)!buf_append_byte(&b, 0);
+            else
+                (void)!arena_init(&a, 4096);
+            _exit(0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    }
+    mem_seal();
+    assert_true(mem_is_sealed());
+    mem_unseal();
+    assert_non_null(arena_alloc(&a, 1));
+    arena_deinit(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_err_text_is_printable),
-        cmocka_unit_test(test_buf_stops_at_max),
-        cmocka_unit_test(test_arena_cap_and_overflow),
-        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_err_text_is_printable),    cmocka_unit_test(test_buf_stops_at_max),
+        cmocka_unit_test(test_arena_cap_and_overflow),   cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_sealed_allocation_aborts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
