@@ -60,7 +60,10 @@ static const struct argp_option RUN_OPTIONS[] = {
      "Instruction set: c, avx2, avx512, neon (default: the fastest this machine has); the "
      "results are the same",
      2},
-    {"pool", KEY_POOL, "SIZE", 0, "Refuse to start where more memory than this is needed, as in 8GiB", 2},
+    {"pool", KEY_POOL, "SIZE", 0,
+     "Refuse to start where more memory than this is needed, as in 8GiB (default: what the machine has "
+     "available)",
+     2},
     {0},
 };
 

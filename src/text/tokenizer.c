@@ -63,6 +63,7 @@ enum iso_err tok_open(const void *blob, size_t n, size_t text_bytes_max, struct 
         return iso_fail(reterr, err, 0, "tokenizer", "the system refused %zu bytes for the tokenizer",
                         arena_bytes(text_bytes_max));
     }
+    memset(arena.base, 0, arena.cap); // touched: what the account counts is resident from the start
     struct tokenizer *t = arena_alloc(&arena, sizeof *t);
     ASSERT(t);
     *t = (struct tokenizer){.view = view, .pretok = pretok, .text_bytes_max = text_bytes_max};

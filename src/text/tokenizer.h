@@ -71,7 +71,7 @@ enum iso_err tok_open(const void *blob, size_t n, size_t text_bytes_max, struct 
                       struct iso_errinfo *reterr) ISO_MUST_USE;
 // NULL is allowed.
 void tok_close(struct tokenizer *t);
-// Bytes that a tokenizer reserves beside its block. Pages become real as texts need them.
+// Bytes that a tokenizer takes beside its block, all of them touched when it is opened.
 size_t tok_runtime_bytes(size_t text_bytes_max);
 
 // Whether text may name control tokens: TOK_PLAIN for what users write (a control token's text is ordinary

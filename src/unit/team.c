@@ -106,6 +106,7 @@ static enum iso_err start_worker(struct team *team, uint32_t thread, const uint3
             set_cpu(&set, cpus[thread]) ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set) : EINVAL;
     if (!failed)
         failed = pthread_create(&team->handles[thread], &attributes, worker, &start);
+    pthread_attr_destroy(&attributes);
     if (failed == EINVAL && n_cpus > 0)
         return no_cpu(cpus[thread], reterr);
     if (failed)

@@ -106,9 +106,7 @@ def test_account_of_isochron_itself(folder, slots):
     # Which pages of a library are resident differs a little between systems.
     assert 0.75 * a["image"] <= image <= 1.15 * a["image"], (image, a["image"])
     total = sum(resident.values())
-    assert total <= a["total"]
-    # The tokenizer's workspace becomes resident as far as a text needs it; this one is short.
-    assert a["total"] - a["text"] - total <= AGREEMENT * a["total"], (total, a)
+    assert abs(a["total"] - total) <= AGREEMENT * a["total"], (total, a)
 
 
 def test_a_pool_one_block_too_small_is_refused(folder, tiny):
