@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "cli/sizing.h"
@@ -54,33 +55,47 @@ struct verdict {
 
 static void print_row(const char *name, uint64_t bytes, const char *formula)
 {
-    printf("  %-12s %16" PRIu64 "  %11s  %s\n", name, bytes, cli_size(bytes).text, formula);
+    printf("  %-12s %16" PRIu64 "  %9.3f GiB  %s\n", name, bytes, (double)bytes / (double)GIB, formula);
 }
 
-static void print_account(const struct plan_header *h, const struct verdict *v, uint32_t threads)
+// "matrices A + vectors B + rotary table C": what the weights' sum is made of under these limits.
+static void weights_formula(const struct sizing *s, const struct plan_limits *limits, char *out, size_t size)
+{
+    uint64_t bytes[PLAN_KIND_COUNT] = {0};
+    for (uint32_t i = 0; i < s->header.n_tensors; i++) {
+        const struct plan_tensor *t = &s->tensors[i];
+        if (t->kind != PLAN_BATCH && t->kind != PLAN_LOGITS)
+            bytes[t->kind] += plan_weight_bytes(t, limits);
+    }
+    snprintf(out, size,
+             "packed matrices %" PRIu64 " + vectors %" PRIu64 " + rotary table %" PRIu64 " (%" PRIu32
+             " positions x %" PRIu32 " x 4 bytes)",
+             bytes[PLAN_MATRIX], bytes[PLAN_VECTOR], bytes[PLAN_ANGLES], limits->max_seq_len,
+             s->header.model.head_dim);
+}
+
+static void print_account(const struct sizing *s, const struct verdict *v, uint32_t threads)
 {
     const struct account *a = &v->account;
-    const struct plan_model *m = &h->model;
+    const struct plan_model *m = &s->header.model;
     char formula[256];
     printf("%s (%s), max-seq-len %" PRIu32 ", slots %" PRIu32 ", batch-tokens %" PRIu32
            ", kv %s, threads %" PRIu32 "\n\n",
            m->name[0] ? m->name : "model", m->arch, v->limits.max_seq_len, v->limits.slots,
            v->limits.batch_tokens, v->limits.kv_type == KV_F16 ? "f16" : "q8", threads);
-    print_row("weights", a->weights, "packed matrices, vectors, rotary table");
+    weights_formula(s, &v->limits, formula, sizeof formula);
+    print_row("weights", a->weights, formula);
     snprintf(formula, sizeof formula,
-             "one arena by lifetimes: %" PRIu32 " rows a step, %" PRIu32 " of logits", v->limits.batch_tokens,
-             v->limits.slots);
+             "the most that is alive at once of %" PRIu32 " rows of values a step and %" PRIu32
+             " rows of %" PRIu32 " logits x 4 bytes",
+             v->limits.batch_tokens, v->limits.slots, m->vocab);
     print_row("activations", a->activations, formula);
     snprintf(formula, sizeof formula,
-             "2 x %" PRIu32 " layers x %" PRIu32 " KV heads x %s x %" PRIu64 " tokens (blocks of 16)",
-             m->layers, m->kv_heads,
-             v->limits.kv_type == KV_F16 ? "head_dim x 2 bytes" : "(head_dim + 4) bytes",
+             "2 x %" PRIu32 " layers x %" PRIu32 " KV heads x %s%" PRIu32 "%s x %" PRIu64
+             " tokens (blocks of 16)",
+             m->layers, m->kv_heads, v->limits.kv_type == KV_F16 ? "" : "(", m->head_dim,
+             v->limits.kv_type == KV_F16 ? " head_dim x 2 bytes" : " head_dim + 4) bytes",
              a->kv_blocks * KV_BLOCK_TOKENS);
-    if (v->limits.kv_type == KV_F16)
-        snprintf(formula, sizeof formula,
-                 "2 x %" PRIu32 " layers x %" PRIu32 " KV heads x %" PRIu32 " head_dim x %" PRIu64
-                 " tokens x 2 bytes",
-                 m->layers, m->kv_heads, m->head_dim, a->kv_blocks * KV_BLOCK_TOKENS);
     print_row("KV cache", a->kv, formula);
     snprintf(formula, sizeof formula,
              "tables %" PRIu64 " + plan %" PRIu64 " + stacks %" PRIu64 " + tokenizer %" PRIu64
@@ -184,7 +199,7 @@ int cmd_fit(int argc, char **argv)
         if (a.json) {
             (void)print_json(&v, threads);
         } else {
-            print_account(&s.header, &v, threads);
+            print_account(&s, &v, threads);
             print_verdict(&v);
         }
     }

@@ -66,7 +66,7 @@ def test_text(plan):
     assert rows == {"weights": told["weights"], "activations": told["activations"], "KV cache": told["kv_cache"],
                     "runtime": told["runtime"], "sum": told["sum"]}
     a, b, c, d, e, f = map(int, re.search(
-        r"KV cache .* (\d+) x (\d+) layers x (\d+) KV heads x (\d+) head_dim x (\d+) tokens x (\d+) bytes",
+        r"KV cache .* (\d+) x (\d+) layers x (\d+) KV heads x (\d+) head_dim x (\d+) bytes x (\d+) tokens",
         text).groups())
     assert a * b * c * d * e * f == told["kv_cache"]
     parts = re.search(r"tables (\d+) \+ plan (\d+) \+ stacks (\d+) \+ tokenizer (\d+) \+ program (\d+)", text).groups()
@@ -76,7 +76,10 @@ def test_text(plan):
     assert r.code == NOFIT and r.err == b"", r
     assert f"does not fit: the pool has {told['sum'] - 5} bytes" in r.out.decode() and ", 5 (" in r.out.decode()
     q8 = ok("fit", plan, "--kv", "q8", "--pool", 2**40).out.decode()
-    assert "(head_dim + 4) bytes" in q8
+    assert re.search(r"\(\d+ head_dim \+ 4\) bytes", q8)
+    weights = re.search(r"matrices (\d+) \+ vectors (\d+) \+ rotary table (\d+) \((\d+) positions x (\d+) x 4", text)
+    matrices, vectors, table, positions, head_dim = map(int, weights.groups())
+    assert matrices + vectors + table == told["weights"] and table == positions * head_dim * 4
 
 
 @pytest.mark.parametrize("options", [[], ["-np", 3, "-c", 100]], ids=str)
