@@ -227,7 +227,8 @@ static enum iso_err apply_call(struct tmpl_run *r, const struct tmpl_node *node,
         return tmpl_builtin_call(r, &tmpl_filters[node->op], *v, &args, v);
     if (node->kind == NODE_TEST) {
         err = tmpl_builtin_call(r, &tmpl_tests[node->op], *v, &args, v);
-        v->b ^= !err && node->c;
+        if (!err && node->c)
+            v->b = !v->b;
         return err;
     }
     switch (v->kind) {
