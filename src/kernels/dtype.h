@@ -15,6 +15,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define PANEL_LANES 16
@@ -30,17 +31,31 @@ enum dtype {
     DT_Q5_0 = 5, // w = d * (u - 16), u in 0..31
     DT_Q5_1 = 6, // w = d * u + m,    u in 0..31
     DT_Q8_0 = 7, // w = d * q,        q in -128..127
-    DT_A8 = 8,   // activations as codes: struct a8_group per 32
+    DT_A8 = 8,   // activations as codes: struct a8
     DT_COUNT
 };
 
-// One group of quantized activations (numerics.md, rule 2). A row of k values is k / 32 of these.
-struct a8_group {
-    int8_t q[GROUP]; // -127..127
-    float scale;
-    int32_t sum; // of q
+// Activations as codes (numerics.md, rule 2): `rows` rows of k inputs, group by group, so that the rows that a
+// kernel takes together lie together. The numbers of group g and row r are at index g * rows + r.
+struct a8 {
+    int8_t (*q)[GROUP]; // -127..127
+    float *scale;
+    float *shift;  // scale * (float)(sum of q): what the minimum of a weight type is multiplied by
+    int32_t *zero; // -8 * (sum of q): what the zero point of a weight type adds
 };
-_Static_assert(sizeof(struct a8_group) == 40, "a8_group is part of the activation layout");
+
+#define A8_GROUP_BYTES (GROUP + 2 * sizeof(float) + sizeof(int32_t))
+
+// The parts of rows * (k / GROUP) * A8_GROUP_BYTES bytes at `base`, aligned to 4.
+static inline struct a8 a8_at(void *base, uint32_t rows, uint32_t k)
+{
+    size_t n = (size_t)rows * (k / GROUP);
+    struct a8 a = {.q = base};
+    a.scale = (float *)(a.q + n);
+    a.shift = a.scale + n;
+    a.zero = (int32_t *)(a.shift + n);
+    return a;
+}
 
 struct dtype_info {
     const char *name;

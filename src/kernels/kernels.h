@@ -20,9 +20,9 @@ enum isa { ISA_C, ISA_AVX2, ISA_AVX512, ISA_NEON, ISA_COUNT };
 struct matmul_args {
     const uint8_t *w;  // panels (dtype.h)
     const float *bias; // [n] or NULL; added after the sum
-    const void *x;     // struct a8_group[rows][k / 32] for grouped types, else float[rows][k]
+    const void *x;     // struct a8 of these rows for grouped types, else float[rows][k]
     float *y;          // [rows], row stride y_stride
-    uint64_t x_stride; // bytes
+    uint64_t x_stride; // bytes; of float rows
     uint64_t y_stride; // bytes
     uint32_t rows, n, k;
 };
@@ -41,6 +41,13 @@ struct rows_args { // element-wise operations: y from a and b, or from a alone
     void *y;
     uint64_t a_stride, b_stride, y_stride; // bytes
     uint32_t cols;
+};
+
+struct quantize_args {
+    const float *x;    // [rows][cols]
+    void *y;           // struct a8 of `rows` rows of cols inputs
+    uint64_t x_stride; // bytes
+    uint32_t rows, cols;
 };
 
 // Where a row's sequence keeps its KV blocks, and the row's absolute position in it.
@@ -94,8 +101,8 @@ struct kernels {
     void (*matmul[DT_COUNT])(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
     // RMSNorm: y = x * (1 / sqrt(mean(x^2) + epsilon)) * gain. Items: rows.
     void (*rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end);
-    // float[cols] to struct a8_group[cols / 32]. Items: rows.
-    void (*quantize)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+    // Activations to codes. Items: rows.
+    void (*quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end);
     // y = a + b. Items: rows.
     void (*add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
     // y = silu(a) * b. Items: rows.

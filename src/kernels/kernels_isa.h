@@ -13,7 +13,7 @@ void KERNEL(matmul_q5_0)(const struct matmul_args *a, uint32_t panel_begin, uint
 void KERNEL(matmul_q5_1)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(matmul_q8_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end);
-void KERNEL(quantize)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(rope)(const struct rope_args *a, uint32_t row_begin, uint32_t row_end);

@@ -38,21 +38,25 @@ VEC_INLINE void group_load(enum dtype type, const uint8_t *panel, const struct p
         w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
 }
 
-// acc after one group.
-VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8_group *x, vf acc)
+// Codes are stored unsigned; a type without a minimum has its zero at 8 or 16. In units of 8.
+VEC_INLINE int32_t zero_eighths(enum dtype type)
 {
-    // Codes are stored unsigned; a type without a minimum has its zero at 8 or 16.
-    int32_t zero = type == DT_Q4_0 ? 8 : type == DT_Q5_0 ? 16 : type == DT_Q8_0 ? VEC_SIGNED_ZERO : 0;
-    vi dot = vi_set1(-zero * x->sum);
+    return type == DT_Q4_0 ? 1 : type == DT_Q5_0 ? 2 : type == DT_Q8_0 ? VEC_SIGNED_ZERO / 8 : 0;
+}
+
+// acc after one group; `at` is the index of the group and row in x.
+VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vf acc)
+{
+    vi dot = zero_eighths(type) ? vi_set1(zero_eighths(type) * x->zero[at]) : vi_set1(0);
     for (int v = 0; v < 8; v++) {
         if (type == DT_Q8_0)
-            dot = vi_dot4_s(dot, w->code[v], x->q + 4 * v);
+            dot = vi_dot4_s(dot, w->code[v], x->q[at] + 4 * v);
         else
-            dot = vi_dot4_u(dot, w->code[v], x->q + 4 * v);
+            dot = vi_dot4_u(dot, w->code[v], x->q[at] + 4 * v);
     }
-    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale)), vf_from_vi(dot), acc);
+    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale[at])), vf_from_vi(dot), acc);
     if (type == DT_Q4_1 || type == DT_Q5_1)
-        acc = vf_fma(w->m, vf_set1(x->scale * (float)x->sum), acc);
+        acc = vf_fma(w->m, vf_set1(x->shift[at]), acc);
     return acc;
 }
 
@@ -85,25 +89,29 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
                             uint32_t panel, uint32_t row, uint32_t tile)
 {
     const uint8_t *w = a->w + panel * at->bytes;
-    const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
     vf acc[VEC_ROW_TILE];
+    VEC_UNROLL
     for (uint32_t r = 0; r < tile; r++)
         acc[r] = vf_set1(0);
     if (type == DT_F32 || type == DT_F16 || type == DT_BF16) {
+        const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
         for (uint32_t k = 0; k < a->k; k++) {
             vf weights = float_load(type, w, k);
+            VEC_UNROLL
             for (uint32_t r = 0; r < tile; r++)
                 acc[r] = vf_fma(weights, vf_set1(((const float *)(x + r * a->x_stride))[k]), acc[r]);
         }
     } else {
+        const struct a8 x = a8_at((void *)a->x, a->rows, a->k);
         for (uint32_t g = 0; g < a->k / GROUP; g++) {
             struct group_weights weights;
             group_load(type, w, at, g, &weights);
+            VEC_UNROLL
             for (uint32_t r = 0; r < tile; r++)
-                acc[r] =
-                    group_dot(type, &weights, (const struct a8_group *)(x + r * a->x_stride) + g, acc[r]);
+                acc[r] = group_dot(type, &weights, &x, (size_t)g * a->rows + row + r, acc[r]);
         }
     }
+    VEC_UNROLL
     for (uint32_t r = 0; r < tile; r++)
         tile_store(a, panel, row + r, acc[r]);
 }

@@ -60,35 +60,36 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
 // Per group of 32: amax = largest magnitude by integer comparison of the bits; below 2^-100 scale and codes
 // are 0; where amax is not finite the scale is a NaN, so that the request's logits show it; else scale = amax
 // / 127 and q = rne(x * (127 / amax)).
-VEC_INLINE void quantize_group(const float *x, struct a8_group *y)
+VEC_INLINE void quantize_group(const float *x, const struct a8 *y, size_t at)
 {
     vf low = vf_load(x), high = vf_load(x + VEC_LANES);
     uint32_t amax_bits = vi_fold_max(vi_max_magnitude(vi_max_magnitude(vi_set1(0), low), high));
     float amax = f32_from_bits(amax_bits);
     if (amax_bits >= 0x7F800000u || amax_bits < 0x0D800000u) { // not finite, or below 2^-100
-        memset(y->q, 0, sizeof y->q);
-        y->scale = amax_bits >= 0x7F800000u ? __builtin_nanf("") : 0.0f;
-        y->sum = 0;
+        memset(y->q[at], 0, GROUP);
+        y->scale[at] = y->shift[at] = amax_bits >= 0x7F800000u ? __builtin_nanf("") : 0.0f;
+        y->zero[at] = 0;
         return;
     }
     vf inverse = vf_set1(127.0f / amax);
-    vf_round_store(y->q, vf_mul(low, inverse));
-    vf_round_store(y->q + VEC_LANES, vf_mul(high, inverse));
+    vf_round_store(y->q[at], vf_mul(low, inverse));
+    vf_round_store(y->q[at] + VEC_LANES, vf_mul(high, inverse));
     int32_t sum = 0;
     for (int i = 0; i < GROUP; i++)
-        sum += y->q[i];
-    y->scale = amax / 127.0f;
-    y->sum = sum;
+        sum += y->q[at][i];
+    y->scale[at] = amax / 127.0f;
+    y->shift[at] = y->scale[at] * (float)sum;
+    y->zero[at] = -8 * sum;
 }
 
-void KERNEL(quantize)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
+void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end)
 {
-    ASSERT_HOT(a->cols % GROUP == 0);
+    ASSERT_HOT(a->cols % GROUP == 0 && row_end <= a->rows);
+    const struct a8 y = a8_at(a->y, a->rows, a->cols);
     for (uint32_t row = row_begin; row < row_end; row++) {
-        const float *x = row_in(a->a, a->a_stride, row);
-        struct a8_group *y = row_out(a->y, a->y_stride, row);
+        const float *x = row_in(a->x, a->x_stride, row);
         for (uint32_t g = 0; g < a->cols / GROUP; g++)
-            quantize_group(x + g * GROUP, y + g);
+            quantize_group(x + (size_t)g * GROUP, &y, (size_t)g * a->rows + row);
     }
 }
 

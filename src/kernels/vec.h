@@ -41,6 +41,8 @@
 #define KERNEL(name)            KERNEL_JOIN(name, KERNEL_ISA)
 
 #define VEC_INLINE static inline __attribute__((always_inline))
+// Before a loop of a constant count over an array of vectors: unrolled whole, so that they stay in registers.
+#define VEC_UNROLL _Pragma("GCC unroll 16")
 #define VEC_LANES  16
 #define VEC_MAGIC  12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
 

@@ -9,7 +9,7 @@ typedef __m512i vb;
 typedef __mmask16 vm;
 
 #define VEC_SIGNED_ZERO 128 // signed codes become unsigned ones, 128 more
-#define VEC_ROW_TILE    8
+#define VEC_ROW_TILE    16
 
 VEC_INLINE vf vf_load(const float *p)
 {

@@ -14,7 +14,7 @@
 #include "kernels/kv_layout.h"
 
 #define PLAN_MAGIC      "ISOPLAN\n"
-#define PLAN_VERSION    1
+#define PLAN_VERSION    2
 #define PLAN_ALIGN      4096
 #define PLAN_NAME_BYTES 64 // of names in the header and of a tensor, with the terminating zero
 #define PLAN_EOG_MAX    8
@@ -155,7 +155,7 @@ bool plan_name_is_valid(const char name[PLAN_NAME_BYTES]);
 // Bytes of one row of a value. The dtype is f32 or a8; cols is at most PLAN_COLS_MAX.
 static inline uint64_t plan_row_bytes(uint32_t dtype, uint32_t cols)
 {
-    return dtype == DT_A8 ? (uint64_t)cols / GROUP * sizeof(struct a8_group) : (uint64_t)cols * sizeof(float);
+    return dtype == DT_A8 ? (uint64_t)cols / GROUP * A8_GROUP_BYTES : (uint64_t)cols * sizeof(float);
 }
 
 // The most rows of a value under these limits.

@@ -66,7 +66,17 @@ static void run_rmsnorm(const struct exec *e, const struct plan_op *op, uint32_t
     e->u->kernels->rmsnorm(&a, begin, end);
 }
 
-// quantize, add, silu_mul.
+static void run_quantize(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    struct quantize_args a = {.x = value_at(e, op->in[0]),
+                              .y = value_at(e, op->out),
+                              .x_stride = stride_of(e, op->in[0]),
+                              .rows = rows_of(e, op->out),
+                              .cols = op->out.cols};
+    e->u->kernels->quantize(&a, begin, end);
+}
+
+// add, silu_mul.
 static void run_rows(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     const struct kernels *k = e->u->kernels;
@@ -79,9 +89,7 @@ static void run_rows(const struct exec *e, const struct plan_op *op, uint32_t be
         a.b = value_at(e, op->in[1]);
         a.b_stride = stride_of(e, op->in[1]);
     }
-    if (op->code == PLAN_OP_QUANTIZE)
-        k->quantize(&a, begin, end);
-    else if (op->code == PLAN_OP_ADD)
+    if (op->code == PLAN_OP_ADD)
         k->add(&a, begin, end);
     else
         k->silu_mul(&a, begin, end);
@@ -165,6 +173,8 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thre
         run_rmsnorm(e, op, begin, end);
         break;
     case PLAN_OP_QUANTIZE:
+        run_quantize(e, op, begin, end);
+        break;
     case PLAN_OP_ADD:
     case PLAN_OP_SILU_MUL:
         run_rows(e, op, begin, end);

@@ -135,7 +135,8 @@ static void expect_matmul(const struct matmul_args *a, enum dtype type, uint32_t
     expect_weights(a->w, num_div_up(a->n, PANEL_LANES) * panel_layout(type, a->k).bytes);
     if (a->bias)
         expect_weights(a->bias, a->n * sizeof(float));
-    expect_rows(a->x, a->x_stride, plan_row_bytes(dtype_is_grouped(type) ? DT_A8 : DT_F32, a->k), a->rows);
+    uint64_t row_bytes = plan_row_bytes(dtype_is_grouped(type) ? DT_A8 : DT_F32, a->k);
+    expect_rows(a->x, dtype_is_grouped(type) ? row_bytes : a->x_stride, row_bytes, a->rows);
     expect_rows(a->y, a->y_stride, a->n * sizeof(float), a->rows);
 }
 
@@ -163,10 +164,11 @@ static void rmsnorm(const struct norm_args *a, uint32_t begin, uint32_t end)
     kernels_best()->rmsnorm(a, begin, end);
 }
 
-static void quantize(const struct rows_args *a, uint32_t begin, uint32_t end)
+static void quantize(const struct quantize_args *a, uint32_t begin, uint32_t end)
 {
-    expect_rows(a->a, a->a_stride, a->cols * sizeof(float), end);
-    expect_rows(a->y, a->y_stride, plan_row_bytes(DT_A8, a->cols), end);
+    ASSERT(end <= a->rows);
+    expect_rows(a->x, a->x_stride, a->cols * sizeof(float), end);
+    expect_rows(a->y, plan_row_bytes(DT_A8, a->cols), plan_row_bytes(DT_A8, a->cols), a->rows);
     kernels_best()->quantize(a, begin, end);
 }
 

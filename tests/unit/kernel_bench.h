@@ -27,13 +27,13 @@ typedef struct bench_work bench_run(const struct kernels *k, const struct bench_
                                     uint32_t variant);
 
 static inline struct bench_work bench_matmul(const struct kernels *k, const struct bench_operands *o,
-                                             uint32_t rows)
+                                             uint32_t unused)
 {
+    (void)unused;
     struct matmul_args a = o->matmul.args;
-    a.rows = rows;
     a.y = o->y;
     k->matmul[o->matmul.w.type](&a, 0, a.n / 16);
-    return (struct bench_work){(double)rows * a.n * a.k, (double)(a.n / 16 * o->matmul.w.panel_bytes)};
+    return (struct bench_work){(double)a.rows * a.n * a.k, (double)(a.n / 16 * o->matmul.w.panel_bytes)};
 }
 
 static inline struct bench_work bench_attention(const struct kernels *k, const struct bench_operands *o,
@@ -57,6 +57,7 @@ static inline struct bench_work bench_rows(const struct kernels *k, const struct
     uint64_t stride = BENCH_COLS * sizeof(float);
     struct norm_args norm = {o->x, o->gain, o->y, stride, stride, BENCH_COLS, 1e-5f};
     struct rows_args rows = {o->x, o->x, o->y, stride, stride, stride, BENCH_COLS};
+    struct quantize_args quantize = {o->x, o->y, stride, BENCH_ROWS, BENCH_COLS};
     uint32_t ids[BENCH_ROWS];
     for (uint32_t i = 0; i < BENCH_ROWS; i++)
         ids[i] = i * 7 % BENCH_COLS;
@@ -64,7 +65,7 @@ static inline struct bench_work bench_rows(const struct kernels *k, const struct
     if (op == BENCH_RMSNORM)
         k->rmsnorm(&norm, 0, BENCH_ROWS);
     else if (op == BENCH_QUANTIZE)
-        k->quantize(&rows, 0, BENCH_ROWS);
+        k->quantize(&quantize, 0, BENCH_ROWS);
     else if (op == BENCH_EMBED)
         k->embed(&embed, 0, BENCH_ROWS);
     else
@@ -108,15 +109,17 @@ static inline void bench_one(const char *name, const char *word, bench_run *run,
 static inline void bench_types(struct rng *r, const char *word, struct bench_operands *o)
 {
     char name[40];
+    static const uint32_t ROWS[] = {1, 4, 16, BENCH_ROWS};
     for (uint32_t type = 0; type < DT_A8; type++) {
-        o->matmul = matmul_make(r, (enum dtype)type, 16, BENCH_COLS, BENCH_COLS, PROFILE_PLAIN);
-        for (uint32_t rows = 1; rows <= 16; rows += 15) {
-            snprintf(name, sizeof name, "matmul_%s x%u", dtype_info(type)->name, rows);
-            bench_one(name, word, bench_matmul, o, rows);
+        for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+            o->matmul = matmul_make(r, (enum dtype)type, ROWS[i], BENCH_COLS, BENCH_COLS, PROFILE_PLAIN);
+            snprintf(name, sizeof name, "matmul_%s x%u", dtype_info(type)->name, ROWS[i]);
+            bench_one(name, word, bench_matmul, o, 0);
+            snprintf(name, sizeof name, "embed_%s", dtype_info(type)->name);
+            if (i == 0)
+                bench_one(name, word, bench_rows, o, BENCH_EMBED);
+            matmul_free(&o->matmul);
         }
-        snprintf(name, sizeof name, "embed_%s", dtype_info(type)->name);
-        bench_one(name, word, bench_rows, o, BENCH_EMBED);
-        matmul_free(&o->matmul);
     }
 }
 

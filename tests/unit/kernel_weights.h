@@ -168,14 +168,39 @@ static inline void weights_free(struct weights *w)
     free(w->panels);
 }
 
+// A group of activations as rule 2 has it.
+struct codes {
+    int8_t q[GROUP];
+    float scale;
+    int32_t sum; // of q
+};
+
+// codes[rows][groups] in the layout of struct a8.
+static inline void *codes_pack(const struct codes *codes, uint32_t rows, uint32_t groups)
+{
+    size_t n = (size_t)rows * groups;
+    uint8_t *packed = case_alloc(n * 44);
+    for (size_t i = 0; i < n; i++) {
+        const struct codes *c = &codes[i % rows * groups + i / rows];
+        float shift = c->scale * (float)c->sum;
+        int32_t zero = -8 * c->sum;
+        memcpy(packed + 32 * i, c->q, 32);
+        memcpy(packed + 32 * n + 4 * i, &c->scale, 4);
+        memcpy(packed + 36 * n + 4 * i, &shift, 4);
+        memcpy(packed + 40 * n + 4 * i, &zero, 4);
+    }
+    return packed;
+}
+
 // A matmul with its operands.
 struct matmul_case {
     struct weights w;
+    struct codes *codes;     // [rows][k / 32] where the weights are grouped, else NULL
     struct matmul_args args; // x and bias belong to the case; y is NULL
     uint64_t y_bytes;
 };
 
-static inline void random_group(struct rng *r, enum profile profile, struct a8_group *g)
+static inline void random_codes(struct rng *r, enum profile profile, struct codes *g)
 {
     static const float EXTREME[] = {0.0f, 0x1p-107f, 0x1p120f, 0x1p-149f, 0x1.fffffep+120f};
     bool extreme = profile != PROFILE_PLAIN && rng_below(r, 2);
@@ -197,17 +222,21 @@ static inline struct matmul_case matmul_make(struct rng *r, enum dtype type, uin
     bool grouped = weights_code_bits(type) > 0;
     uint32_t pad = 4 * rng_below(r, 3);
     c.args = (struct matmul_args){.w = c.w.panels, .rows = rows, .n = n, .k = k};
-    c.args.x_stride = (grouped ? k / GROUP * sizeof(struct a8_group) : k * sizeof(float)) + pad;
+    c.args.x_stride = grouped ? 0 : k * sizeof(float) + pad;
     c.args.y_stride = n * sizeof(float) + pad;
     c.y_bytes = rows * c.args.y_stride;
-    uint8_t *x = case_alloc(rows * c.args.x_stride);
-    for (uint32_t row = 0; row < rows; row++, x += c.args.x_stride) {
-        for (uint32_t g = 0; grouped && g < k / GROUP; g++)
-            random_group(r, profile, (struct a8_group *)x + g);
-        for (uint32_t i = 0; !grouped && i < k; i++)
-            ((float *)x)[i] = float_of(random_float_bits(r, DT_F32, profile));
+    if (grouped) {
+        c.codes = case_alloc((size_t)rows * (k / GROUP) * sizeof *c.codes);
+        for (uint32_t i = 0; i < rows * (k / GROUP); i++)
+            random_codes(r, profile, &c.codes[i]);
+        c.args.x = codes_pack(c.codes, rows, k / GROUP);
+    } else {
+        uint8_t *x = case_alloc(rows * c.args.x_stride);
+        for (uint32_t row = 0; row < rows; row++)
+            for (uint32_t i = 0; i < k; i++)
+                ((float *)(x + row * c.args.x_stride))[i] = float_of(random_float_bits(r, DT_F32, profile));
+        c.args.x = x;
     }
-    c.args.x = x - rows * c.args.x_stride;
     if (rng_below(r, 2)) {
         float *bias = case_alloc(n * sizeof(float));
         rng_fill(r, bias, n, -6, 3);
@@ -219,6 +248,7 @@ static inline struct matmul_case matmul_make(struct rng *r, enum dtype type, uin
 static inline void matmul_free(struct matmul_case *c)
 {
     weights_free(&c->w);
+    free(c->codes);
     free((void *)c->args.x);
     free((void *)c->args.bias);
 }
@@ -234,7 +264,7 @@ static inline float ref_matmul(const struct matmul_case *c, uint32_t row, uint32
     uint32_t groups = w->k / GROUP;
     if (weights_code_bits(w->type)) {
         for (uint32_t g = 0; g < groups; g++) {
-            const struct a8_group *a = (const struct a8_group *)x + g;
+            const struct codes *a = &c->codes[row * groups + g];
             int32_t dot = 0;
             for (uint32_t i = 0; i < GROUP; i++)
                 dot += weights_code(w, out, g * GROUP + i) * a->q[i];

@@ -68,11 +68,18 @@ static uint64_t golden_quantize(const struct kernels *k, uint32_t variant)
 {
     struct rng r = rng_seeded(310 + variant);
     float x[COLS];
-    struct a8_group y[COLS / GROUP];
+    uint32_t packed[COLS / GROUP * A8_GROUP_BYTES / 4];
+    struct a8 y = a8_at(packed, 1, COLS);
+    struct codes codes[COLS / GROUP];
     rng_fill(&r, x, COLS, variant ? -110 : -12, variant ? -95 : 6);
     x[40] = float_of(0x7F800000);
-    k->quantize(&(struct rows_args){.a = x, .y = y, .cols = COLS}, 0, 1);
-    return hash64(y, sizeof y);
+    k->quantize(&(struct quantize_args){.x = x, .y = packed, .rows = 1, .cols = COLS}, 0, 1);
+    for (uint32_t g = 0; g < COLS / GROUP; g++) {
+        memcpy(codes[g].q, y.q[g], GROUP);
+        codes[g].scale = y.scale[g];
+        codes[g].sum = y.zero[g] / -8;
+    }
+    return hash64(codes, sizeof codes);
 }
 
 static uint64_t golden_two(const struct kernels *k, uint32_t silu)

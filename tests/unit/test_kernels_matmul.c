@@ -54,10 +54,12 @@ static void run_rows_apart(const struct kernels *k, const struct matmul_case *c,
     for (uint32_t row = 0, n; row < c->args.rows; row += n) {
         n = 1 + (rng_below(r, 2) ? 0 : rng_below(r, c->args.rows - row));
         struct matmul_args a = c->args;
-        a.x = (const uint8_t *)a.x + row * a.x_stride;
+        void *x = c->codes ? codes_pack(c->codes + row * (a.k / GROUP), n, a.k / GROUP) : NULL;
+        a.x = x ? x : (const uint8_t *)a.x + row * a.x_stride;
         a.y = row_of(y, &a, row);
         a.rows = n;
         k->matmul[c->w.type](&a, 0, (a.n + 15) / 16);
+        free(x);
     }
 }
 
@@ -103,6 +105,12 @@ static uint32_t random_outputs(struct rng *r)
     return rng_below(r, 2) ? EDGES[rng_below(r, 8)] : 1 + rng_below(r, 80);
 }
 
+// Around the tiles of rows that kernels take together.
+static uint32_t random_rows(struct rng *r)
+{
+    return 1 + rng_below(r, rng_below(r, 4) ? 9 : 150);
+}
+
 static void test_random_shapes(void **state)
 {
     (void)state;
@@ -111,10 +119,10 @@ static void test_random_shapes(void **state)
         bool grouped = dtype_is_grouped(TYPES[t]);
         for (uint32_t i = 0; i < case_count(40); i++) {
             uint32_t k = grouped ? GROUP * (1 + rng_below(&r, 12)) : 1 + rng_below(&r, 200);
-            check_case(&r, TYPES[t], 1 + rng_below(&r, 9), random_outputs(&r), k,
+            check_case(&r, TYPES[t], random_rows(&r), random_outputs(&r), k,
                        (enum profile)rng_below(&r, PROFILE_COUNT));
         }
-        for (uint32_t rows = 1; rows <= 9; rows++)
+        for (uint32_t rows = 1; rows <= 40; rows++)
             check_case(&r, TYPES[t], rows, 17, grouped ? 32 : 1, PROFILE_PLAIN);
     }
 }
@@ -187,7 +195,7 @@ static void test_every_half(void **state)
 // With d = 1, m = -2 and activation scale 1 every step is an exact integer, and so is the result.
 static int64_t integer_sum(const struct matmul_case *c, uint32_t row, uint32_t out)
 {
-    const struct a8_group *x = (const void *)((const uint8_t *)c->args.x + row * c->args.x_stride);
+    const struct codes *x = c->codes + row * (c->args.k / GROUP);
     int64_t sum = 0;
     for (uint32_t k = 0; k < c->args.k; k++)
         sum += (weights_code(&c->w, out, k) - (weights_has_min(c->w.type) ? 2 : 0)) * x[k / 32].q[k % 32];
@@ -205,7 +213,9 @@ static void test_exact_integers(void **state)
         for (uint32_t i = 0; i < 48 * 8; i++)
             c.w.d[i] = 0x3C00, c.w.m[i] = 0xC000;
         for (uint32_t i = 0; i < 5 * 8; i++)
-            ((struct a8_group *)((uint8_t *)c.args.x + i / 8 * c.args.x_stride))[i % 8].scale = 1;
+            c.codes[i].scale = 1;
+        free((void *)c.args.x);
+        c.args.x = codes_pack(c.codes, 5, 8);
         repack(&c);
         free((void *)c.args.bias);
         c.args.bias = NULL;

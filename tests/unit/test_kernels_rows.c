@@ -186,7 +186,7 @@ static void test_add_in_place(void **state)
 
 // ---- quantize
 
-static void ref_group(const float *x, struct a8_group *g)
+static void ref_codes(const float *x, struct codes *g)
 {
     g->scale = ref_quantize(x, GROUP, g->q);
     g->sum = 0;
@@ -202,23 +202,24 @@ static void ref_group(const float *x, struct a8_group *g)
 
 static void check_quantize(struct rng *r, struct rows *x, uint32_t rows, uint32_t cols)
 {
-    struct rows y = rows_sentinel(r, rows, (uint32_t)(cols / GROUP * sizeof(struct a8_group))), want = y;
-    want.x = case_alloc(y.bytes);
-    memcpy(want.x, y.x, y.bytes);
-    for (uint32_t row = 0; row < rows; row++)
-        for (uint32_t g = 0; g < cols / GROUP; g++)
-            ref_group(at_row(x, row) + g * GROUP, (struct a8_group *)at_row(&want, row) + g);
+    uint32_t groups = cols / GROUP;
+    struct codes *codes = case_alloc(rows * groups * sizeof *codes);
+    for (uint32_t i = 0; i < rows * groups; i++)
+        ref_codes(at_row(x, i / groups) + i % groups * GROUP, &codes[i]);
+    size_t bytes = rows * groups * A8_GROUP_BYTES;
+    uint8_t *want = codes_pack(codes, rows, groups), *y = case_alloc(bytes);
     FOR_EACH_ISA(k)
     {
-        memset(y.x, CASE_SENTINEL, y.bytes);
-        struct rows_args a = {.a = x->x, .y = y.x, .a_stride = x->stride, .y_stride = y.stride, .cols = cols};
+        memset(y, CASE_SENTINEL, bytes);
+        struct quantize_args a = {.x = x->x, .y = y, .x_stride = x->stride, .rows = rows, .cols = cols};
         struct pieces p = random_pieces(r, rows);
         for (uint32_t i = 0; i < p.n; i++)
             k->quantize(&a, p.begin[i], p.end[i]);
-        assert_memory_equal(y.x, want.x, y.bytes); // a NaN scale has defined bits: it is a constant
+        assert_memory_equal(y, want, bytes); // a NaN scale has defined bits: it is a constant
     }
-    free(y.x);
-    free(want.x);
+    free(codes);
+    free(y);
+    free(want);
 }
 
 static void test_quantize(void **state)
@@ -264,12 +265,13 @@ static void test_quantize_edges(void **state)
     }
     float ties[GROUP] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, -126.5f};
     const int8_t want[GROUP] = {127, 0, 2, 2, 0, -2, -2, 126, -126};
-    struct a8_group g;
+    float packed[A8_GROUP_BYTES / sizeof(float)];
+    struct a8 y = a8_at(packed, 1, GROUP);
     FOR_EACH_ISA(k)
     {
-        k->quantize(&(struct rows_args){.a = ties, .y = &g, .cols = GROUP}, 0, 1);
-        assert_memory_equal(g.q, want, GROUP);
-        assert_true(g.scale == 1 && g.sum == 127);
+        k->quantize(&(struct quantize_args){.x = ties, .y = packed, .rows = 1, .cols = GROUP}, 0, 1);
+        assert_memory_equal(y.q, want, GROUP);
+        assert_true(y.scale[0] == 1 && y.shift[0] == 127 && y.zero[0] == -8 * 127);
     }
 }
 
