@@ -185,8 +185,8 @@ static enum iso_err unit_config_of(const iso_plan *plan, const iso_unit_options 
         return iso_fail(info, ISO_E_USAGE, 0, "threads", "threads is %u; the limit is %d", c.threads,
                         TEAM_THREADS_MAX);
     if (o->isa && !isa_from_name(o->isa, &isa))
-        return iso_fail(info, ISO_E_USAGE, 0, "isa", "isa is \"%.32s\"; known are c, avx2, avx512 and neon",
-                        o->isa);
+        return iso_fail(info, ISO_E_USAGE, 0, "isa",
+                        "isa is \"%.32s\"; known are c, avx2, avx512, amx and neon", o->isa);
     if (o->isa && !kernels_get(isa))
         return iso_fail(info, ISO_E_UNSUPPORTED, 0, "isa",
                         "this machine can't run isa \"%s\"; \"c\" runs everywhere", o->isa);

@@ -57,7 +57,7 @@ static const struct argp_option RUN_OPTIONS[] = {
     {"threads", KEY_THREADS, "N", 0, "Threads that compute (default: one for each CPU given or usable)", 2},
     {"cpus", KEY_CPUS, "LIST", 0, "CPUs to pin the threads to, as in 0,1 or 2-5 (default: not pinned)", 2},
     {"isa", KEY_ISA, "NAME", 0,
-     "Instruction set: c, avx2, avx512, neon (default: the fastest this machine has); the "
+     "Instruction set: c, avx2, avx512, amx, neon (default: the fastest this machine has); the "
      "results are the same",
      2},
     {"pool", KEY_POOL, "SIZE", 0,

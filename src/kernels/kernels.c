@@ -7,6 +7,11 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARCH_REQ_XCOMP_PERM 0x1023 // arch_prctl(2): use of a register set that is off by default
+#define XFEATURE_TILE_DATA  18
 
 // Clang 14's __builtin_cpu_supports does not know F16C.
 static bool cpu_has_f16c(void)
@@ -27,6 +32,15 @@ static bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
+
+// The kernel must hold the tiles when it switches threads: it does where it grants them, to this process and
+// all its threads. A sandbox may refuse.
+static bool cpu_has_amx(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return cpu_has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & bit_AMX_TILE) &&
+           (edx & bit_AMX_INT8) && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+}
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
@@ -37,7 +51,7 @@ static bool cpu_has_dot_products(void)
 #endif
 
 static const char *const ISA_NAMES[ISA_COUNT] = {
-    [ISA_C] = "c", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512", [ISA_NEON] = "neon"};
+    [ISA_C] = "c", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512", [ISA_AMX] = "amx", [ISA_NEON] = "neon"};
 
 const struct kernels *kernels_get(enum isa isa)
 {
@@ -49,6 +63,8 @@ const struct kernels *kernels_get(enum isa isa)
         return cpu_has_avx2() ? &kernel_table_avx2 : NULL;
     case ISA_AVX512:
         return cpu_has_avx512() ? &kernel_table_avx512 : NULL;
+    case ISA_AMX:
+        return cpu_has_amx() ? &kernel_table_amx : NULL;
 #elif defined(__aarch64__)
     case ISA_NEON:
         return cpu_has_dot_products() ? &kernel_table_neon : NULL;
@@ -60,7 +76,7 @@ const struct kernels *kernels_get(enum isa isa)
 
 const struct kernels *kernels_best(void)
 {
-    static const enum isa ORDER[] = {ISA_AVX512, ISA_AVX2, ISA_NEON};
+    static const enum isa ORDER[] = {ISA_AMX, ISA_AVX512, ISA_AVX2, ISA_NEON};
     for (size_t i = 0; i < sizeof ORDER / sizeof ORDER[0]; i++)
         if (kernels_get(ORDER[i]))
             return kernels_get(ORDER[i]);

@@ -14,7 +14,7 @@
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
 
-enum isa { ISA_C, ISA_AVX2, ISA_AVX512, ISA_NEON, ISA_COUNT };
+enum isa { ISA_C, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_NEON, ISA_COUNT };
 
 // y[rows][n] = x[rows][k] W^T (+ bias). Items: panels of 16 outputs.
 struct matmul_args {
@@ -96,7 +96,7 @@ struct embed_args {
 };
 
 struct kernels {
-    const char *name; // "c", "avx2", "avx512", "neon"
+    const char *name; // "c", "avx2", "avx512", "amx", "neon"
 
     void (*matmul[DT_COUNT])(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
     // RMSNorm: y = x * (1 / sqrt(mean(x^2) + epsilon)) * gain. Items: rows.

@@ -14,28 +14,9 @@ struct group_weights {
     vf d, m;
 };
 
-VEC_INLINE void group_load(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
-                           uint32_t group, struct group_weights *w)
+VEC_INLINE bool has_min(enum dtype type)
 {
-    if (type == DT_Q8_0) {
-        for (int v = 0; v < 8; v++)
-            w->code[v] = vb_signed(vb_load(panel + (size_t)group * 512 + 64 * v));
-    } else {
-        for (int v = 0; v < 4; v++) {
-            vb packed = vb_load(panel + (size_t)group * 256 + 64 * v);
-            w->code[v] = vb_low(packed);
-            w->code[v + 4] = vb_high(packed);
-        }
-    }
-    if (type == DT_Q5_0 || type == DT_Q5_1) {
-        uint64_t fifth[8];
-        memcpy(fifth, panel + at->high + (size_t)group * sizeof fifth, sizeof fifth);
-        for (int v = 0; v < 8; v++)
-            w->code[v] = vb_add_fifth(w->code[v], fifth[v]);
-    }
-    w->d = vf_load_f16((const uint16_t *)(panel + at->scales) + (size_t)group * PANEL_LANES);
-    if (type == DT_Q4_1 || type == DT_Q5_1)
-        w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
+    return type == DT_Q4_1 || type == DT_Q5_1;
 }
 
 // Codes are stored unsigned; a type without a minimum has its zero at 8 or 16. In units of 8.
@@ -44,20 +25,53 @@ VEC_INLINE int32_t zero_eighths(enum dtype type)
     return type == DT_Q4_0 ? 1 : type == DT_Q5_0 ? 2 : type == DT_Q8_0 ? VEC_SIGNED_ZERO / 8 : 0;
 }
 
-// acc after one group; `at` is the index of the group and row in x.
+VEC_INLINE void group_codes(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
+                            uint32_t group, struct group_weights *w)
+{
+    if (type == DT_Q8_0) {
+        for (int v = 0; v < 8; v++)
+            w->code[v] = vb_signed(vb_load(panel + (size_t)group * 512 + 64 * v));
+        return;
+    }
+    for (int v = 0; v < 4; v++) {
+        vb packed = vb_load(panel + (size_t)group * 256 + 64 * v);
+        w->code[v] = vb_low(packed);
+        w->code[v + 4] = vb_high(packed);
+    }
+    if (type == DT_Q5_0 || type == DT_Q5_1) {
+        uint64_t fifth[8];
+        memcpy(fifth, panel + at->high + (size_t)group * sizeof fifth, sizeof fifth);
+        for (int v = 0; v < 8; v++)
+            w->code[v] = vb_add_fifth(w->code[v], fifth[v]);
+    }
+}
+
+VEC_INLINE void group_scales(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
+                             uint32_t group, struct group_weights *w)
+{
+    w->d = vf_load_f16((const uint16_t *)(panel + at->scales) + (size_t)group * PANEL_LANES);
+    if (has_min(type))
+        w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
+}
+
+// acc with the exact dot of one group and row added; `at` is their index in x.
+VEC_INLINE vf group_add(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vi dot,
+                        vf acc)
+{
+    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale[at])), vf_from_vi(dot), acc);
+    return has_min(type) ? vf_fma(w->m, vf_set1(x->shift[at]), acc) : acc;
+}
+
 VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vf acc)
 {
-    vi dot = zero_eighths(type) ? vi_set1(zero_eighths(type) * x->zero[at]) : vi_set1(0);
+    vi dot = vi_set1(zero_eighths(type) ? zero_eighths(type) * x->zero[at] : 0);
     for (int v = 0; v < 8; v++) {
         if (type == DT_Q8_0)
             dot = vi_dot4_s(dot, w->code[v], x->q[at] + 4 * v);
         else
             dot = vi_dot4_u(dot, w->code[v], x->q[at] + 4 * v);
     }
-    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale[at])), vf_from_vi(dot), acc);
-    if (type == DT_Q4_1 || type == DT_Q5_1)
-        acc = vf_fma(w->m, vf_set1(x->shift[at]), acc);
-    return acc;
+    return group_add(type, w, x, at, dot, acc);
 }
 
 VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
@@ -72,16 +86,15 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
 VEC_INLINE void tile_store(const struct matmul_args *a, uint32_t panel, uint32_t row, vf acc)
 {
     uint32_t first = panel * PANEL_LANES;
-    uint32_t lanes = a->n - first < PANEL_LANES ? a->n - first : PANEL_LANES;
     float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + first;
-    float lane[PANEL_LANES];
-    if (a->bias) {
-        float bias[PANEL_LANES] = {0};
-        memcpy(bias, a->bias + first, lanes * sizeof(float));
-        acc = vf_add(acc, vf_load(bias));
+    if (a->n - first >= PANEL_LANES) {
+        vf_store(y, a->bias ? vf_add(acc, vf_load(a->bias + first)) : acc);
+        return;
     }
+    float lane[PANEL_LANES];
     vf_store(lane, acc);
-    memcpy(y, lane, lanes * sizeof(float));
+    for (uint32_t i = 0; i < a->n - first; i++)
+        y[i] = a->bias ? lane[i] + a->bias[first + i] : lane[i];
 }
 
 // One panel times `tile` rows, a constant where this is inlined, so that the accumulators stay in registers.
@@ -105,7 +118,8 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
         const struct a8 x = a8_at((void *)a->x, a->rows, a->k);
         for (uint32_t g = 0; g < a->k / GROUP; g++) {
             struct group_weights weights;
-            group_load(type, w, at, g, &weights);
+            group_codes(type, w, at, g, &weights);
+            group_scales(type, w, at, g, &weights);
             VEC_UNROLL
             for (uint32_t r = 0; r < tile; r++)
                 acc[r] = group_dot(type, &weights, &x, (size_t)g * a->rows + row + r, acc[r]);
@@ -116,13 +130,25 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
         tile_store(a, panel, row + r, acc[r]);
 }
 
+#ifdef VEC_MATRIX_ROWS
+#include "kernels/matmul_matrix.h"
+#endif
+
 VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
 {
+#ifdef VEC_MATRIX_ROWS
+    if (type != DT_F32 && type != DT_F16 && type != DT_BF16 && a->rows >= VEC_MATRIX_MIN) {
+        matmul_matrix(type, a, panel_begin, panel_end);
+        return;
+    }
+#endif
     const struct panel_layout at = panel_layout(type, a->k);
     for (uint32_t p = panel_begin; p < panel_end; p++) {
         uint32_t row = 0;
         for (; a->rows - row >= VEC_ROW_TILE; row += VEC_ROW_TILE)
             matmul_tile(type, a, &at, p, row, VEC_ROW_TILE);
+        for (; a->rows - row >= 4 && VEC_ROW_TILE > 4; row += 4)
+            matmul_tile(type, a, &at, p, row, 4);
         for (; a->rows - row >= 2; row += 2)
             matmul_tile(type, a, &at, p, row, 2);
         if (row < a->rows)

@@ -6,4 +6,5 @@
 extern const struct kernels kernel_table_c;
 extern const struct kernels kernel_table_avx2;
 extern const struct kernels kernel_table_avx512;
+extern const struct kernels kernel_table_amx;
 extern const struct kernels kernel_table_neon;

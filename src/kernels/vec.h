@@ -26,6 +26,7 @@
 //                                         adds: VEC_SIGNED_ZERO times the sum of all a
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -46,7 +47,9 @@
 #define VEC_LANES  16
 #define VEC_MAGIC  12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
 
-#if defined(KERNEL_AVX512)
+#if defined(KERNEL_AMX)
+#include "kernels/vec_amx.h"
+#elif defined(KERNEL_AVX512)
 #include "kernels/vec_avx512.h"
 #elif defined(KERNEL_AVX2)
 #include "kernels/vec_avx2.h"

@@ -103,6 +103,11 @@ VEC_INLINE vi vi_set1(int32_t x)
     return _mm512_set1_epi32(x);
 }
 
+VEC_INLINE vi vi_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
 VEC_INLINE void vi_store(int32_t *p, vi v)
 {
     _mm512_storeu_si512(p, v);
@@ -128,6 +133,11 @@ VEC_INLINE vb vb_load(const uint8_t *p)
     return _mm512_loadu_si512(p);
 }
 
+VEC_INLINE void vb_store(uint8_t *p, vb v)
+{
+    _mm512_storeu_si512(p, v);
+}
+
 VEC_INLINE vb vb_low(vb packed)
 {
     return _mm512_and_si512(packed, _mm512_set1_epi8(15));
@@ -141,6 +151,11 @@ VEC_INLINE vb vb_high(vb packed)
 VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
 {
     return _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8(16));
+}
+
+VEC_INLINE vb vb_minus(vb codes, int8_t n)
+{
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8(n));
 }
 
 VEC_INLINE vb vb_signed(vb codes)

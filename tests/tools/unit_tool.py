@@ -21,6 +21,7 @@ FULL = os.environ.get("ISO_FULL") == "1"
 
 CPU_FLAGS = {"avx2": {"avx2", "fma", "f16c"},
              "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}}
+CPU_FLAGS["amx"] = CPU_FLAGS["avx512"] | {"amx_tile", "amx_int8"}
 
 
 def isas():

@@ -79,9 +79,10 @@ static inline uint16_t rng_f16(struct rng *r, int exp_min, int exp_max)
 
 static inline void *case_alloc(uint64_t bytes)
 {
-    void *p = calloc(1, bytes ? bytes : 1);
-    if (!p)
+    void *p = NULL;
+    if (posix_memalign(&p, 64, bytes ? bytes : 1)) // as weights and values lie in a unit
         abort();
+    memset(p, 0, bytes);
     return p;
 }
 
