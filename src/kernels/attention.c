@@ -79,71 +79,127 @@ VEC_INLINE vf kv_load(enum kv_type type, const uint8_t *head, uint32_t index)
                           : vf_load_s8((const int8_t *)head + index);
 }
 
-// Scores of 16 keys: s = (sum over d ascending of fma(q_d, k_d)) * scale; with q8 the sum runs over codes and
-// is multiplied by the key's scale first.
-VEC_INLINE vf score_block(const struct kv_layout *kv, const uint8_t *k, const float *q, float scale)
-{
-    vf s = vf_set1(0);
-    for (uint32_t d = 0; d < kv->head_dim; d++)
-        s = vf_fma(vf_set1(q[d]), kv_load(kv->type, k, d * KV_BLOCK_TOKENS), s);
-    if (kv->type == KV_Q8)
-        s = vf_mul(s, vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
-    return vf_mul(s, vf_set1(scale));
-}
-
-// o_d = fma(p_j, v_jd, o_d) for the `keys` first keys of a block, ascending; with q8 p_j is multiplied by the
-// value's scale first.
-VEC_INLINE void value_block(const struct kv_layout *kv, const uint8_t *v, const float *p, uint32_t keys,
-                            float *o)
-{
-    float weight[KV_BLOCK_TOKENS];
-    memcpy(weight, p, sizeof weight);
-    if (kv->type == KV_Q8) {
-        const float *scales = (const float *)(v + (size_t)KV_BLOCK_TOKENS * kv->head_dim);
-        for (uint32_t j = 0; j < keys; j++)
-            weight[j] = weight[j] * scales[j];
-    }
-    for (uint32_t d = 0; d < kv->head_dim; d += VEC_LANES) {
-        vf sum = vf_load(o + d);
-        for (uint32_t j = 0; j < keys; j++)
-            sum = vf_fma(vf_set1(weight[j]), kv_load(kv->type, v, j * kv->head_dim + d), sum);
-        vf_store(o + d, sum);
-    }
-}
-
 // What a span of keys leaves behind, and the running result that spans merge into.
 struct partial {
     float max, sum;
     float o[KV_HEAD_DIM_MAX];
 };
 
-// One span: keys [begin, end), begin a multiple of KV_SPAN_TOKENS.
-VEC_INLINE void attend_span(const struct attention_args *a, const struct kv_ref *ref, uint32_t kv_head,
-                            const float *q, uint32_t begin, uint32_t end, struct partial *out)
+// Queries of one sequence and KV head, which share the keys and values they load. Each has a chain of its own;
+// who is beside it doesn't show.
+struct query_tile {
+    const struct kv_layout *kv;
+    const uint8_t *k, *v; // of this KV head and layer in block 0
+    uint64_t block_bytes;
+    const uint32_t *blocks;
+    float scale;
+    uint32_t keys[VEC_QUERY_TILE]; // of each query: those at positions below
+    float q[VEC_QUERY_TILE][KV_HEAD_DIM_MAX];
+    float p[VEC_QUERY_TILE][KV_SPAN_TOKENS]; // scores, then weights of the span's keys
+    struct partial all[VEC_QUERY_TILE], span[VEC_QUERY_TILE];
+};
+
+// Scores of the keys in blocks [first, last) of a span that begins at position `begin`, for queries
+// [i, i + n): s = (sum over d ascending of fma(q_d, k_d)) * scale; with q8 the sum runs over codes and is
+// multiplied by the key's scale first. n is a constant where this is inlined.
+VEC_INLINE void score_blocks(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
+                             uint32_t last)
 {
-    const struct kv_layout *kv = &a->layout;
-    uint64_t block_bytes = kv_block_bytes(kv);
-    const uint8_t *k = a->pool + kv_offset(kv, a->layer, false, kv_head);
-    const uint8_t *v = a->pool + kv_offset(kv, a->layer, true, kv_head);
-    float p[KV_SPAN_TOKENS];
-    vf max = vf_set1(-__builtin_inff());
-    for (uint32_t t = begin; t < end; t += KV_BLOCK_TOKENS) {
-        vm exists = vm_below(end - t < KV_BLOCK_TOKENS ? end - t : KV_BLOCK_TOKENS);
-        vf s = score_block(kv, k + ref->blocks[t / KV_BLOCK_TOKENS] * block_bytes, q, a->scale);
-        max = vf_select(exists, vf_max(max, s), max);
-        vf_store(p + (t - begin), s);
+    const struct kv_layout *kv = t->kv;
+    for (uint32_t b = first; b < last; b++) {
+        const uint8_t *k = t->k + t->blocks[begin / KV_BLOCK_TOKENS + b] * t->block_bytes;
+        vf s[VEC_QUERY_TILE];
+        VEC_UNROLL
+        for (uint32_t j = 0; j < n; j++)
+            s[j] = vf_set1(0);
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            vf key = kv_load(kv->type, k, d * KV_BLOCK_TOKENS);
+            VEC_UNROLL
+            for (uint32_t j = 0; j < n; j++)
+                s[j] = vf_fma(vf_set1(t->q[i + j][d]), key, s[j]);
+        }
+        VEC_UNROLL
+        for (uint32_t j = 0; j < n; j++) {
+            if (kv->type == KV_Q8)
+                s[j] = vf_mul(s[j], vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
+            vf_store(t->p[i + j] + b * KV_BLOCK_TOKENS, vf_mul(s[j], vf_set1(t->scale)));
+        }
     }
-    out->max = vf_fold_max(max);
-    vf sum = vf_set1(0);
-    memset(out->o, 0, kv->head_dim * sizeof(float));
-    for (uint32_t t = begin; t < end; t += KV_BLOCK_TOKENS) {
-        uint32_t keys = end - t < KV_BLOCK_TOKENS ? end - t : KV_BLOCK_TOKENS;
-        vf e = vf_exp(vf_sub(vf_load(p + (t - begin)), vf_set1(out->max)));
-        sum = vf_select(vm_below(keys), vf_add(sum, e), sum);
-        vf_store(p + (t - begin), e);
-        value_block(kv, v + ref->blocks[t / KV_BLOCK_TOKENS] * block_bytes, p + (t - begin), keys, out->o);
+}
+
+// o_d = fma(p_j, v_jd, o_d) for the first `keys` keys of blocks [first, last), ascending.
+VEC_INLINE void value_blocks(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
+                             uint32_t last, uint32_t keys)
+{
+    const struct kv_layout *kv = t->kv;
+    for (uint32_t d = 0; d < kv->head_dim; d += VEC_LANES) {
+        vf o[VEC_QUERY_TILE];
+        VEC_UNROLL
+        for (uint32_t j = 0; j < n; j++)
+            o[j] = vf_load(t->span[i + j].o + d);
+        for (uint32_t b = first; b < last; b++) {
+            const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + b] * t->block_bytes;
+            uint32_t in_block =
+                keys - b * KV_BLOCK_TOKENS < KV_BLOCK_TOKENS ? keys - b * KV_BLOCK_TOKENS : KV_BLOCK_TOKENS;
+            for (uint32_t key = 0; key < in_block; key++) {
+                vf value = kv_load(kv->type, v, key * kv->head_dim + d);
+                VEC_UNROLL
+                for (uint32_t j = 0; j < n; j++)
+                    o[j] = vf_fma(vf_set1(t->p[i + j][b * KV_BLOCK_TOKENS + key]), value, o[j]);
+            }
+        }
+        VEC_UNROLL
+        for (uint32_t j = 0; j < n; j++)
+            vf_store(t->span[i + j].o + d, o[j]);
     }
-    out->sum = vf_fold_sum(sum);
+}
+
+// Scores to weights of query i over the `keys` keys of a span: e_j = exp(s_j - max), their sum by position
+// mod 16; with q8 then times the value's scale.
+VEC_INLINE void weigh_keys(struct query_tile *t, uint32_t i, uint32_t begin, uint32_t keys)
+{
+    const struct kv_layout *kv = t->kv;
+    float *p = t->p[i];
+    vf max = vf_set1(-__builtin_inff()), sum = vf_set1(0);
+    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
+        vm exists = vm_below(keys - at < KV_BLOCK_TOKENS ? keys - at : KV_BLOCK_TOKENS);
+        max = vf_select(exists, vf_max(max, vf_load(p + at)), max);
+    }
+    t->span[i].max = vf_fold_max(max);
+    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
+        vm exists = vm_below(keys - at < KV_BLOCK_TOKENS ? keys - at : KV_BLOCK_TOKENS);
+        vf e = vf_exp(vf_sub(vf_load(p + at), vf_set1(t->span[i].max)));
+        sum = vf_select(exists, vf_add(sum, e), sum);
+        if (kv->type == KV_Q8) {
+            const uint8_t *v = t->v + t->blocks[(begin + at) / KV_BLOCK_TOKENS] * t->block_bytes;
+            e = vf_mul(e, vf_load((const float *)(v + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
+        }
+        vf_store(p + at, e);
+    }
+    t->span[i].sum = vf_fold_sum(sum);
+}
+
+// A span that begins at position `begin`, of the n queries that have keys in it. Blocks that all of them see
+// whole are shared; the rest, a block or two at the end, is each query's own.
+VEC_INLINE void attend_span(struct query_tile *t, uint32_t n, uint32_t begin)
+{
+    uint32_t keys[VEC_QUERY_TILE], shared = KV_SPAN_TOKENS / KV_BLOCK_TOKENS;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t left = t->keys[i] > begin ? t->keys[i] - begin : 0;
+        keys[i] = left < KV_SPAN_TOKENS ? left : KV_SPAN_TOKENS;
+        shared = keys[i] / KV_BLOCK_TOKENS < shared ? keys[i] / KV_BLOCK_TOKENS : shared;
+        memset(t->span[i].o, 0, t->kv->head_dim * sizeof(float));
+    }
+    score_blocks(t, 0, n, begin, 0, shared);
+    for (uint32_t i = 0; i < n; i++) {
+        if (keys[i] > 0) {
+            score_blocks(t, i, 1, begin, shared, (keys[i] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+            weigh_keys(t, i, begin, keys[i]);
+        }
+    }
+    value_blocks(t, 0, n, begin, 0, shared, shared * KV_BLOCK_TOKENS);
+    for (uint32_t i = 0; i < n; i++)
+        value_blocks(t, i, 1, begin, shared, (keys[i] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS, keys[i]);
 }
 
 // m = max(M, m'), a = exp(M - m), b = exp(m' - m); L = fma(L, a, l * b), O = fma(O, a, o * b).
@@ -161,30 +217,68 @@ VEC_INLINE void merge_span(struct partial *all, const struct partial *span, uint
         vf_store(all->o + d, vf_fma(vf_load(all->o + d), a, vf_mul(vf_load(span->o + d), b)));
 }
 
-VEC_INLINE void attend(const struct attention_args *a, uint32_t row, uint32_t kv_head, uint32_t head)
+VEC_INLINE void attend(struct query_tile *t, uint32_t n)
 {
-    const struct kv_ref *ref = &a->rows[row];
-    uint32_t head_dim = a->layout.head_dim, keys = ref->position + 1;
-    const float *q = (const float *)((const uint8_t *)a->q + row * a->q_stride) + head * head_dim;
-    float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + head * head_dim;
-    struct partial all, span;
-    attend_span(a, ref, kv_head, q, 0, keys < KV_SPAN_TOKENS ? keys : KV_SPAN_TOKENS, &all);
-    for (uint32_t begin = KV_SPAN_TOKENS; begin < keys; begin += KV_SPAN_TOKENS) {
-        uint32_t end = keys - begin < KV_SPAN_TOKENS ? keys : begin + KV_SPAN_TOKENS;
-        attend_span(a, ref, kv_head, q, begin, end, &span);
-        merge_span(&all, &span, head_dim);
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = t->keys[i] > most ? t->keys[i] : most;
+    attend_span(t, n, 0);
+    memcpy(t->all, t->span, n * sizeof *t->all);
+    for (uint32_t begin = KV_SPAN_TOKENS; begin < most; begin += KV_SPAN_TOKENS) {
+        attend_span(t, n, begin);
+        for (uint32_t i = 0; i < n; i++)
+            if (t->keys[i] > begin)
+                merge_span(&t->all[i], &t->span[i], t->kv->head_dim);
     }
-    vf inverse = vf_set1(1.0f / all.sum);
-    for (uint32_t d = 0; d < head_dim; d += VEC_LANES)
-        vf_store(y + d, vf_mul(vf_load(all.o + d), inverse));
+}
+
+// Queries [first, first + n) of a KV head, counted row by row from `row` on.
+VEC_INLINE void attend_tile(const struct attention_args *a, struct query_tile *t, uint32_t kv_head,
+                            uint32_t row, uint32_t first, uint32_t n)
+{
+    uint32_t per = a->heads / a->layout.kv_heads, head_dim = a->layout.head_dim;
+    uint32_t tile = n > 4 ? 8 : n > 2 ? 4 : n; // a query too many is cheaper than a tile of every size
+    for (uint32_t i = 0; i < tile; i++) {
+        uint32_t at = first + (i < n ? i : n - 1);
+        const float *q = (const float *)((const uint8_t *)a->q + (row + at / per) * a->q_stride);
+        memcpy(t->q[i], q + (kv_head * per + at % per) * head_dim, head_dim * sizeof(float));
+        t->keys[i] = a->rows[row + at / per].position + 1;
+    }
+    if (tile == 8 && VEC_QUERY_TILE >= 8)
+        attend(t, VEC_QUERY_TILE >= 8 ? 8 : 1);
+    else if (tile == 4)
+        attend(t, 4);
+    else if (tile == 2)
+        attend(t, 2);
+    else
+        attend(t, 1);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = first + i;
+        float *y = (float *)((uint8_t *)a->y + (row + at / per) * a->y_stride);
+        vf inverse = vf_set1(1.0f / t->all[i].sum);
+        for (uint32_t d = 0; d < head_dim; d += VEC_LANES)
+            vf_store(y + (kv_head * per + at % per) * head_dim + d,
+                     vf_mul(vf_load(t->all[i].o + d), inverse));
+    }
 }
 
 void KERNEL(attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end)
 {
-    uint32_t kv_heads = a->layout.kv_heads, per_kv_head = a->heads / kv_heads;
-    ASSERT_HOT(a->heads % kv_heads == 0 && a->layout.head_dim % VEC_LANES == 0);
+    uint32_t per = a->heads / a->layout.kv_heads;
+    struct query_tile t = {.kv = &a->layout, .block_bytes = kv_block_bytes(&a->layout), .scale = a->scale};
+    ASSERT_HOT(a->heads % a->layout.kv_heads == 0 && a->layout.head_dim % VEC_LANES == 0);
     ASSERT_HOT(a->layout.head_dim <= KV_HEAD_DIM_MAX);
-    for (uint32_t item = item_begin; item < item_end; item++)
-        for (uint32_t i = 0; i < per_kv_head; i++)
-            attend(a, item / kv_heads, item % kv_heads, item % kv_heads * per_kv_head + i);
+    for (uint32_t item = item_begin, rows; item < item_end; item += rows) {
+        uint32_t kv_head = item / a->n_rows, row = item % a->n_rows;
+        for (rows = 1; item + rows < item_end && row + rows < a->n_rows; rows++)
+            if (a->rows[row + rows].blocks != a->rows[row].blocks)
+                break;
+        t.k = a->pool + kv_offset(&a->layout, a->layer, false, kv_head);
+        t.v = a->pool + kv_offset(&a->layout, a->layer, true, kv_head);
+        t.blocks = a->rows[row].blocks;
+        for (uint32_t first = 0, n; first < rows * per; first += n) {
+            n = rows * per - first < VEC_QUERY_TILE ? rows * per - first : VEC_QUERY_TILE;
+            attend_tile(a, &t, kv_head, row, first, n);
+        }
+    }
 }

@@ -73,7 +73,8 @@ struct kv_store_args {
     const struct kv_ref *rows;
 };
 
-// Items: row * kv_heads + kv_head. Each computes all query heads of its KV head.
+// Items: kv_head * n_rows + row. Each computes all query heads of its KV head. Neighbouring rows of one sequence
+// (equal `blocks`) share what they load.
 struct attention_args {
     const float *q;              // [rows][heads * head_dim]
     float *y;                    // [rows][heads * head_dim]
@@ -83,7 +84,8 @@ struct attention_args {
     uint32_t layer;
     uint32_t heads; // a multiple of layout.kv_heads
     float scale;
-    const struct kv_ref *rows;
+    uint32_t n_rows;
+    const struct kv_ref *rows; // [n_rows]
 };
 
 struct embed_args {

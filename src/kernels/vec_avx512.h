@@ -10,6 +10,7 @@ typedef __mmask16 vm;
 
 #define VEC_SIGNED_ZERO 128 // signed codes become unsigned ones, 128 more
 #define VEC_ROW_TILE    16
+#define VEC_QUERY_TILE  8
 
 VEC_INLINE vf vf_load(const float *p)
 {

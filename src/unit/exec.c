@@ -144,6 +144,7 @@ static void run_attention(const struct exec *e, const struct plan_op *op, uint32
                                .layer = op->layer,
                                .heads = h->model.heads,
                                .scale = op->scale,
+                               .n_rows = e->batch_rows,
                                .rows = e->u->batch.refs};
     uint32_t begin, end;
     team_share(e->batch_rows * h->model.kv_heads, e->u->team.threads, thread, &begin, &end);

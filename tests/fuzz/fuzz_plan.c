@@ -223,7 +223,8 @@ static void kv_store(const struct kv_store_args *a, uint32_t begin, uint32_t end
 
 static void attention(const struct attention_args *a, uint32_t begin, uint32_t end)
 {
-    uint32_t rows = (end - 1) / a->layout.kv_heads + 1;
+    uint32_t rows = a->n_rows;
+    ASSERT(end <= rows * a->layout.kv_heads);
     uint64_t bytes = (uint64_t)a->heads * a->layout.head_dim * sizeof(float);
     expect_rows(a->q, a->q_stride, bytes, rows);
     expect_rows(a->y, a->y_stride, bytes, rows);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import make_tiny  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ISO_BUILD", ROOT / "build"))
 BUILD_CLANG = Path(os.environ.get("ISO_BUILD_CLANG", ROOT / "build-clang"))
+BUILD_AARCH64 = Path(os.environ.get("ISO_BUILD_AARCH64", ROOT / "build-aarch64"))
 MODEL = Path(os.environ.get(
     "ISO_MODEL", Path.home() / ".cache/isochron/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 FULL = os.environ.get("ISO_FULL") == "1"
@@ -41,6 +43,16 @@ def tool(name="tool_unit", build=BUILD):
     return path
 
 
+def command(build):
+    """tool_unit of a build; that of another processor through its emulator."""
+    path = tool(build=build)
+    if build != BUILD_AARCH64:
+        return [path]
+    if not shutil.which("qemu-aarch64"):
+        pytest.skip("qemu-aarch64 is not installed")
+    return ["qemu-aarch64", path]
+
+
 def demo_model():
     if not MODEL.exists():
         pytest.skip(f"the demo model is not at {MODEL}")
@@ -48,7 +60,7 @@ def demo_model():
 
 
 def compile_plan(model, plan, max_seq_len, slots, batch_tokens, kv="f16", build=BUILD):
-    subprocess.run([tool(build=build), "compile", model, plan, *map(str, (max_seq_len, slots, batch_tokens)), kv],
+    subprocess.run([*command(build), "compile", model, plan, *map(str, (max_seq_len, slots, batch_tokens)), kv],
                    check=True)
     return plan
 
@@ -84,6 +96,6 @@ def open_line(isa="c", threads=1, chunk=0, reuse=1):
 def run(plan, lines, build=BUILD):
     """Results in the order in which the requests ended: dicts with name, reused, finish, tokens, logits."""
     script = "".join(line + "\n" for line in lines)
-    r = subprocess.run([tool(build=build), "run", plan], input=script, text=True, capture_output=True)
+    r = subprocess.run([*command(build), "run", plan], input=script, text=True, capture_output=True)
     assert r.returncode == 0, f"tool_unit ended with {r.returncode}: {r.stderr}\n{script[:2000]}"
     return [json.loads(line) for line in r.stdout.splitlines()]

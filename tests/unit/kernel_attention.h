@@ -111,7 +111,8 @@ static inline struct kv_store_args case_store_args(const struct kv_case *c, uint
 
 // y has the strides of q. `rows` names the rows and their positions.
 static inline struct attention_args case_attention_args(const struct kv_case *c, const uint8_t *pool,
-                                                        const struct kv_ref *rows, const float *q, float *y)
+                                                        const struct kv_ref *rows, uint32_t n_rows,
+                                                        const float *q, float *y)
 {
     return (struct attention_args){.q = q,
                                    .y = y,
@@ -122,6 +123,7 @@ static inline struct attention_args case_attention_args(const struct kv_case *c,
                                    .layer = c->layer,
                                    .heads = c->heads,
                                    .scale = 1.0f / sqrtf((float)c->layout.head_dim),
+                                   .n_rows = n_rows,
                                    .rows = rows};
 }
 

@@ -37,14 +37,13 @@ static inline struct bench_work bench_matmul(const struct kernels *k, const stru
 }
 
 static inline struct bench_work bench_attention(const struct kernels *k, const struct bench_operands *o,
-                                                uint32_t unused)
+                                                uint32_t rows)
 {
-    (void)unused;
     const struct kv_layout *kv = &o->kv.layout;
     struct attention_args a =
-        case_attention_args(&o->kv, o->pool, &o->kv.ref[o->kv.tokens - 1], o->kv.q, o->y);
-    k->attention(&a, 0, kv->kv_heads);
-    double keys = o->kv.tokens;
+        case_attention_args(&o->kv, o->pool, &o->kv.ref[o->kv.tokens - rows], rows, o->kv.q, o->y);
+    k->attention(&a, 0, rows * kv->kv_heads);
+    double keys = (o->kv.tokens - (rows - 1) / 2.0) * rows;
     return (struct bench_work){2 * keys * o->kv.heads * kv->head_dim,
                                2 * keys / 16 * kv->kv_heads * (double)kv_head_bytes(kv)};
 }
@@ -140,7 +139,8 @@ static inline void bench_all(const char *word)
         o.pool = case_alloc(o.kv.pool_bytes);
         for (uint32_t row = 0; row < o.kv.tokens; row++)
             ref_kv_store(&o.kv, o.pool, row);
-        bench_one(type == KV_F16 ? "attention_f16" : "attention_q8", word, bench_attention, &o, 0);
+        bench_one(type == KV_F16 ? "attention_f16 x1" : "attention_q8 x1", word, bench_attention, &o, 1);
+        bench_one(type == KV_F16 ? "attention_f16 x64" : "attention_q8 x64", word, bench_attention, &o, 64);
         free(o.pool);
         kv_case_free(&o.kv);
     }

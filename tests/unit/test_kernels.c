@@ -136,7 +136,7 @@ static uint64_t golden_attention(const struct kernels *k, uint32_t type)
     float *y = case_alloc(ROWS * c.q_stride);
     for (uint32_t i = 0; i < ROWS; i++)
         ref[i] = c.ref[POSITIONS[i]];
-    struct attention_args a = case_attention_args(&c, pool, ref, c.q, y);
+    struct attention_args a = case_attention_args(&c, pool, ref, ROWS, c.q, y);
     k->attention(&a, 0, ROWS * c.layout.kv_heads);
     uint64_t hash = hash_floats(y, ROWS * c.q_stride / 4);
     free(y);

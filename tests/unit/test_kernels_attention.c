@@ -94,7 +94,7 @@ static void check_attention(struct rng *r, const struct kv_case *c, const uint32
     float *want = case_alloc(y_bytes), *y = case_alloc(y_bytes);
     double exact[KV_HEAD_DIM_MAX], size;
     uint8_t *pool = stored_pool(c, 0xFF, c->tokens);
-    struct attention_args a = case_attention_args(c, pool, ref, c->q, y);
+    struct attention_args a = case_attention_args(c, pool, ref, rows, c->q, y);
     memset(want, CASE_SENTINEL, y_bytes);
     assert_true(rows <= 16);
     for (uint32_t row = 0; row < rows; row++) {
@@ -197,7 +197,7 @@ static void test_garbage_does_not_show(void **state)
                 static const int BYTES[] = {0x00, 0xFF, 0x7E, 0x00};
                 memset(y, 0, c.q_stride);
                 uint8_t *pool = stored_pool(&c, BYTES[fill], fill == 3 ? c.tokens : position + 1);
-                struct attention_args a = case_attention_args(&c, pool, &ref, c.q, fill ? y : want);
+                struct attention_args a = case_attention_args(&c, pool, &ref, 1, c.q, fill ? y : want);
                 k->attention(&a, 0, layout.kv_heads);
                 for (uint32_t d = 0; d < c.heads * layout.head_dim; d++)
                     assert_true(isfinite(want[d]));
@@ -230,7 +230,7 @@ static void test_nonfinite_shows(void **state)
                 float *y = case_alloc(c.q_stride);
                 FOR_EACH_ISA(k)
                 {
-                    struct attention_args a = case_attention_args(&c, pool, &c.ref[529], c.q, y);
+                    struct attention_args a = case_attention_args(&c, pool, &c.ref[529], 1, c.q, y);
                     k->attention(&a, 0, 2);
                     bool nan = false;
                     for (uint32_t d = 0; d < 32; d++) {
