@@ -63,7 +63,7 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
 VEC_INLINE void quantize_group(const float *x, const struct a8 *y, size_t at)
 {
     vf low = vf_load(x), high = vf_load(x + VEC_LANES);
-    uint32_t amax_bits = vi_fold_max(vi_max_magnitude(vi_max_magnitude(vi_set1(0), low), high));
+    uint32_t amax_bits = (uint32_t)vi_fold_max(vi_max_magnitude(vi_max_magnitude(vi_set1(0), low), high));
     float amax = f32_from_bits(amax_bits);
     if (amax_bits >= 0x7F800000u || amax_bits < 0x0D800000u) { // not finite, or below 2^-100
         memset(y->q[at], 0, GROUP);
@@ -72,11 +72,10 @@ VEC_INLINE void quantize_group(const float *x, const struct a8 *y, size_t at)
         return;
     }
     vf inverse = vf_set1(127.0f / amax);
-    vf_round_store(y->q[at], vf_mul(low, inverse));
-    vf_round_store(y->q[at] + VEC_LANES, vf_mul(high, inverse));
-    int32_t sum = 0;
-    for (int i = 0; i < GROUP; i++)
-        sum += y->q[at][i];
+    vi first = vf_round(vf_mul(low, inverse)), second = vf_round(vf_mul(high, inverse));
+    vi_store_s8(y->q[at], first);
+    vi_store_s8(y->q[at] + VEC_LANES, second);
+    int32_t sum = vi_fold_add(vi_add(first, second));
     y->scale[at] = amax / 127.0f;
     y->shift[at] = y->scale[at] * (float)sum;
     y->zero[at] = -8 * sum;

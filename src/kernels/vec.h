@@ -15,15 +15,18 @@
 //   vi_set1, vi_store
 //   vi_max_magnitude(acc, a)              lane-wise maximum of acc and the bits of |a| (numerics.md, rule 2)
 //   vf_from_vi                            int32 to f32, round to nearest even
-//   vf_round_store(q, x)                  16 values rounded to nearest even, |x| < 2^22, stored as int8
+//   vi_add, vi_fold_add, vi_fold_max      integers: any order
+//   vf_round(x)                           f32 to int32, round to nearest even; |x| < 2^22
+//   vi_store_s8(q, v)                     16 values in -128..127, a byte each
 //   vb_load
 //   vb_low, vb_high(packed)               the low, the high nibble of each byte
 //   vb_add_fifth(codes, bits)             codes + 16 in each byte b where bit b is set
 //   vb_signed(codes)                      signed codes in the form that vi_dot4_s takes
-//   vi_dot4_u(acc, u, a)                  acc[r] += sum over j of u[4r + j] * a[j], j = 0..3; u <= 127, a >=
-//   -127 vi_dot4_s(acc, w, a)                  the same with signed codes from vb_signed, but for a part that
-//   the caller
-//                                         adds: VEC_SIGNED_ZERO times the sum of all a
+//   vi_dot4_u(acc, u, a)                  acc[r] += sum over j of u[4r + j] * a[j], j = 0..3; u <= 127 and
+//                                         a >= -127
+//   vi_dot4_s(acc, w, a)                  the same with signed codes from vb_signed, but for a part that the
+//                                         caller adds: VEC_SIGNED_ZERO times the sum of all a
+// An ISA with a matrix unit (VEC_MATRIX_ROWS) also has vi_load, vb_store, vb_minus(codes, n) and matrix_*.
 #pragma once
 
 #include <stdbool.h>
@@ -84,15 +87,6 @@ VEC_INLINE float vf_fold_max(vf v)
         for (int i = 0; i < half; i++)
             lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
     return lane[0];
-}
-
-VEC_INLINE uint32_t vi_fold_max(vi v)
-{
-    int32_t lane[VEC_LANES], max = 0;
-    vi_store(lane, v);
-    for (int i = 0; i < VEC_LANES; i++)
-        max = lane[i] > max ? lane[i] : max;
-    return (uint32_t)max;
 }
 
 // exp(x) in every lane (numerics.md, rule 8): n = rne(x / ln 2), r = x - n ln 2 in two parts,

@@ -135,9 +135,35 @@ VEC_INLINE vf vf_from_vi(vi v)
     VEC_BOTH(vf, _mm256_cvtepi32_ps(v.h[i]));
 }
 
-VEC_INLINE void vf_round_store(int8_t *q, vf x)
+VEC_INLINE vi vi_add(vi a, vi b)
 {
-    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.h[0]), _mm256_cvtps_epi32(x.h[1]));
+    VEC_BOTH(vi, _mm256_add_epi32(a.h[i], b.h[i]));
+}
+
+VEC_INLINE int32_t vi_fold_add(vi v)
+{
+    __m256i eight = _mm256_add_epi32(v.h[0], v.h[1]);
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(four) + _mm_extract_epi32(four, 1);
+}
+
+VEC_INLINE int32_t vi_fold_max(vi v)
+{
+    __m256i eight = _mm256_max_epi32(v.h[0], v.h[1]);
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 1)));
+}
+
+VEC_INLINE vi vf_round(vf x)
+{
+    VEC_BOTH(vi, _mm256_cvtps_epi32(x.h[i]));
+}
+
+VEC_INLINE void vi_store_s8(int8_t *q, vi v)
+{
+    __m256i words = _mm256_packs_epi32(v.h[0], v.h[1]);
     words = _mm256_permute4x64_epi64(words, 0xD8); // packs works within halves
     _mm_storeu_si128((__m128i *)q,
                      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));

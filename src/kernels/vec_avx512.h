@@ -124,9 +124,29 @@ VEC_INLINE vf vf_from_vi(vi v)
     return _mm512_cvtepi32_ps(v);
 }
 
-VEC_INLINE void vf_round_store(int8_t *q, vf x)
+VEC_INLINE vi vi_add(vi a, vi b)
 {
-    _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+    return _mm512_add_epi32(a, b);
+}
+
+VEC_INLINE int32_t vi_fold_add(vi v)
+{
+    return _mm512_reduce_add_epi32(v);
+}
+
+VEC_INLINE int32_t vi_fold_max(vi v)
+{
+    return _mm512_reduce_max_epi32(v);
+}
+
+VEC_INLINE vi vf_round(vf x)
+{
+    return _mm512_cvtps_epi32(x);
+}
+
+VEC_INLINE void vi_store_s8(int8_t *q, vi v)
+{
+    _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(v));
 }
 
 VEC_INLINE vb vb_load(const uint8_t *p)

@@ -153,11 +153,36 @@ VEC_INLINE vf vf_from_vi(vi v)
     return __builtin_convertvector(v, vf);
 }
 
-VEC_INLINE void vf_round_store(int8_t *q, vf x)
+VEC_INLINE vi vi_add(vi a, vi b)
 {
-    vi rounded = (vi)((vu)(x + VEC_MAGIC) - 0x4B400000u); // the bits of VEC_MAGIC
+    return a + b;
+}
+
+VEC_INLINE int32_t vi_fold_add(vi v)
+{
+    int32_t sum = 0;
     for (int i = 0; i < VEC_LANES; i++)
-        q[i] = (int8_t)rounded[i];
+        sum += v[i];
+    return sum;
+}
+
+VEC_INLINE int32_t vi_fold_max(vi v)
+{
+    int32_t max = v[0];
+    for (int i = 1; i < VEC_LANES; i++)
+        max = v[i] > max ? v[i] : max;
+    return max;
+}
+
+VEC_INLINE vi vf_round(vf x)
+{
+    return (vi)((vu)(x + VEC_MAGIC) - 0x4B400000u); // the bits of VEC_MAGIC
+}
+
+VEC_INLINE void vi_store_s8(int8_t *q, vi v)
+{
+    for (int i = 0; i < VEC_LANES; i++)
+        q[i] = (int8_t)v[i];
 }
 
 VEC_INLINE vb vb_load(const uint8_t *p)

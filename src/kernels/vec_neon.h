@@ -129,10 +129,30 @@ VEC_INLINE vf vf_from_vi(vi v)
     VEC_FOUR(vf, vcvtq_f32_s32(v.val[i]));
 }
 
-VEC_INLINE void vf_round_store(int8_t *q, vf x)
+VEC_INLINE vi vi_add(vi a, vi b)
 {
-    int16x8_t low = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x.val[0])), vmovn_s32(vcvtnq_s32_f32(x.val[1])));
-    int16x8_t high = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x.val[2])), vmovn_s32(vcvtnq_s32_f32(x.val[3])));
+    VEC_FOUR(vi, vaddq_s32(a.val[i], b.val[i]));
+}
+
+VEC_INLINE int32_t vi_fold_add(vi v)
+{
+    return vaddvq_s32(vaddq_s32(vaddq_s32(v.val[0], v.val[1]), vaddq_s32(v.val[2], v.val[3])));
+}
+
+VEC_INLINE int32_t vi_fold_max(vi v)
+{
+    return vmaxvq_s32(vmaxq_s32(vmaxq_s32(v.val[0], v.val[1]), vmaxq_s32(v.val[2], v.val[3])));
+}
+
+VEC_INLINE vi vf_round(vf x)
+{
+    VEC_FOUR(vi, vcvtnq_s32_f32(x.val[i]));
+}
+
+VEC_INLINE void vi_store_s8(int8_t *q, vi v)
+{
+    int16x8_t low = vcombine_s16(vmovn_s32(v.val[0]), vmovn_s32(v.val[1]));
+    int16x8_t high = vcombine_s16(vmovn_s32(v.val[2]), vmovn_s32(v.val[3]));
     vst1q_s8(q, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
 }
 

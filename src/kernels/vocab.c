@@ -24,7 +24,7 @@ bool KERNEL(vocab_max)(const float *x, uint32_t n, float *ret_max)
         max = vf_max(max, v);
         biggest = vi_max_magnitude(biggest, v);
     }
-    if (vi_fold_max(biggest) >= 0x7F800000u)
+    if ((uint32_t)vi_fold_max(biggest) >= 0x7F800000u)
         return false;
     *ret_max = vf_fold_max(max);
     return true;
