@@ -133,14 +133,14 @@ ISO_API int iso_token_ends(const iso_plan *plan, uint32_t id);
  * -------------------------------------------------------------------------------------------------- */
 
 typedef struct iso_unit_options {
-    uint32_t threads; /* 0: 1. The caller's included */
-    const uint32_t
-        *cpus; /* [threads]: thread i is pinned to cpus[i], the caller's to cpus[0]; NULL: not pinned */
-    const char *
-        isa; /* "c", "avx2", "avx512", "amx", "neon"; NULL: the fastest of this machine. Results are the same */
+    uint32_t threads;     /* 0: 1. The caller's included */
+    const uint32_t *cpus; /* [threads]: thread i is pinned to cpus[i], the caller's to cpus[0]; NULL: no */
+    const char *isa;      /* "c", "avx2", "avx512", "amx", "neon"; NULL: the fastest. Results are the same */
     uint64_t pool_bytes_max;  /* refuse to open where iso_plan_account's total is more; 0: no limit */
     uint32_t chunk_tokens;    /* most prompt tokens of one sequence in a step; 0: batch_tokens */
     uint32_t no_prefix_reuse; /* 1: don't reuse cached beginnings of prompts */
+    uint32_t fifo; /* 1: real-time scheduling (SCHED_FIFO), the caller's thread too until the unit is
+                                 closed; ISO_CODE_UNSUPPORTED where the host does not permit it whole */
 } iso_unit_options;
 
 /* Maps and touches the pool, starts the threads. options may be NULL. The plan must outlive the unit. */

@@ -177,6 +177,7 @@ static enum iso_err unit_config_of(const iso_plan *plan, const iso_unit_options 
     enum isa isa;
     struct unit_config c = {.threads = o->threads ? o->threads : 1,
                             .cpus = o->cpus,
+                            .fifo = o->fifo != 0,
                             .pool_bytes_max = o->pool_bytes_max,
                             .extra_bytes = tok_runtime_bytes(plan->text_bytes),
                             .chunk_tokens = o->chunk_tokens,

@@ -7,7 +7,7 @@
 
 #include "cli/cli.h"
 
-enum { KEY_BATCH_TOKENS = 0x1000, KEY_KV, KEY_SLOTS, KEY_THREADS, KEY_CPUS, KEY_ISA, KEY_POOL };
+enum { KEY_BATCH_TOKENS = 0x1000, KEY_KV, KEY_SLOTS, KEY_THREADS, KEY_CPUS, KEY_SCHED, KEY_ISA, KEY_POOL };
 
 static const struct argp_option COMPILE_OPTIONS[] = {
     {NULL, 0, NULL, 0,
@@ -56,6 +56,10 @@ static const struct argp_option RUN_OPTIONS[] = {
     {NULL, 0, NULL, 0, "How a plan is run:", 2},
     {"threads", KEY_THREADS, "N", 0, "Threads that compute (default: one for each CPU given or usable)", 2},
     {"cpus", KEY_CPUS, "LIST", 0, "CPUs to pin the threads to, as in 0,1 or 2-5 (default: not pinned)", 2},
+    {"sched", KEY_SCHED, "other|fifo", 0,
+     "Scheduling of the threads: fifo is real-time, before all others on their CPUs; it is refused where the "
+     "host would stop such a thread for a part of each second (default: other)",
+     2},
     {"isa", KEY_ISA, "NAME", 0,
      "Instruction set: c, avx2, avx512, amx, neon (default: the fastest this machine has); the "
      "results are the same",
@@ -112,7 +116,7 @@ static void parse_isa(struct run_flags *f, const char *arg, const struct argp_st
         return;
     }
     for (int i = 0; i < ISA_COUNT; i++)
-        if (kernels_get((enum isa)i)) // the four names fit
+        if (kernels_get((enum isa)i)) // all names fit
             at += (size_t)snprintf(usable + at, sizeof usable - at, "%s%s", at ? ", " : "",
                                    isa_name((enum isa)i));
     argp_error(state, "--isa is \"%s\"; this machine can run: %s", arg, usable);
@@ -127,6 +131,11 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CPUS:
         parse_cpus(f, arg, state);
+        return 0;
+    case KEY_SCHED:
+        f->fifo = strcmp(arg, "fifo") == 0;
+        if (!f->fifo && strcmp(arg, "other") != 0)
+            argp_error(state, "--sched is \"%s\"; allowed are other and fifo", arg);
         return 0;
     case KEY_ISA:
         parse_isa(f, arg, state);

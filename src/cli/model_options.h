@@ -20,6 +20,7 @@ struct run_flags {
     uint32_t threads; // 0: not given
     uint32_t cpus[TEAM_THREADS_MAX];
     uint32_t n_cpus;
+    bool fifo;
     bool isa_given;
     enum isa isa;
     uint64_t pool_bytes; // 0: not given

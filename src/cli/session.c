@@ -151,6 +151,7 @@ static enum iso_err open_plan(const char *path, const struct compile_flags *comp
     const struct unit_config config = {.kernels = run->isa_given ? kernels_get(run->isa) : NULL,
                                        .threads = s->threads,
                                        .cpus = run->n_cpus ? run->cpus : NULL,
+                                       .fifo = run->fifo,
                                        .pool_bytes_max = run->pool_bytes,
                                        .extra_bytes = s->account.runtime_text};
     return unit_open(&s->plan, &config, &s->unit, reterr);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "base/assert.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "base/pages.h"
 #include "plan/plan_check.h"
 
 #define READ_CHUNK_BYTES (4 * MIB)
@@ -117,41 +117,28 @@ bool plan_is_plan(const char *path)
     return is;
 }
 
-// Copies the file into a new memfd, seals it and maps it. The mapping is private because before Linux 6.7 a
-// memfd sealed against writing could not be mapped shared, not even for reading; unwritten, it is the same
-// pages.
-static enum iso_err copy_sealed(int fd, uint64_t bytes, plan_progress *progress, void *context, uint8_t **ret,
-                                struct iso_errinfo *reterr)
+// Reads the file into memory of its own, from then on read-only.
+static enum iso_err read_whole(int fd, uint64_t bytes, plan_progress *progress, void *context, uint8_t **ret,
+                               struct iso_errinfo *reterr)
 {
-    int mem = memfd_create("isochron-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (mem < 0)
-        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "creating shared memory failed: %s", strerror(errno));
+    uint8_t *base = pages_map(bytes, "isochron-plan");
+    if (!base)
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused %llu bytes of memory",
+                        (unsigned long long)bytes);
     enum iso_err err = ISO_OK;
-    if (ftruncate(mem, (off_t)bytes))
-        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused %llu bytes of shared memory: %s",
-                       (unsigned long long)bytes, strerror(errno));
-    for (uint64_t at = 0; at < bytes && !err;) {
-        off_t from = (off_t)at;
-        ssize_t n = sendfile(mem, fd, &from, num_min(READ_CHUNK_BYTES, bytes - at)); // appends to the memfd
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            err = iso_fail(reterr, ISO_E_IO, at, NULL, "reading at byte %llu failed: %s",
-                           (unsigned long long)at, n == 0 ? "the file ended early" : strerror(errno));
-        else
-            at += (uint64_t)n;
+    for (uint64_t at = 0, n; at < bytes && !err; at += n) {
+        n = num_min(READ_CHUNK_BYTES, bytes - at);
+        err = file_read_at(fd, at, base + at, n, reterr);
         if (!err && progress)
-            progress(context, at, bytes);
+            progress(context, at + n, bytes);
     }
-    void *map = MAP_FAILED;
-    if (!err && fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
-        map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, mem, 0);
-    if (!err && map == MAP_FAILED)
-        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "mapping %llu bytes failed: %s",
+    if (!err && mprotect(base, bytes, PROT_READ))
+        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "making %llu bytes read-only failed: %s",
                        (unsigned long long)bytes, strerror(errno));
-    close(mem);
-    if (!err)
-        *ret = map;
+    if (err)
+        pages_unmap(base, bytes);
+    else
+        *ret = base;
     return err;
 }
 
@@ -227,20 +214,20 @@ enum iso_err plan_load(const char *path, plan_progress *progress, void *context,
         return err;
     err = read_header(fd, bytes, &header, reterr);
     if (!err)
-        err = copy_sealed(fd, bytes, progress, context, &base, reterr);
+        err = read_whole(fd, bytes, progress, context, &base, reterr);
     close(fd);
     if (err)
         return err;
     // The file may have changed since its header was read; what counts is the copy.
     err = plan_attach(base, bytes, ret, reterr);
     if (err)
-        munmap(base, bytes);
+        pages_unmap(base, bytes);
     return err;
 }
 
 void plan_close(struct plan *p)
 {
     if (p->header)
-        munmap((void *)p->header, p->mapped_bytes);
+        pages_unmap((void *)p->header, p->mapped_bytes);
     *p = (struct plan){0};
 }

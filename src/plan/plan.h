@@ -1,4 +1,4 @@
-// A plan in memory: read once into a sealed memfd, checked, mapped read-only.
+// A plan in memory: read once into pages of its own, checked, read-only.
 //
 // Because the bytes are a copy of their own, overwriting or truncating the file afterwards changes nothing.
 // Ownership: a struct plan owns its mapping; every pointer into it is valid until plan_close. Read-only after

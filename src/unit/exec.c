@@ -1,4 +1,5 @@
-// Executing a program: one pass over its operations, the whole team on each, a barrier after each.
+// Executing a program: one pass over its operations, the whole team on each, a barrier after those whose results
+// another thread needs.
 #include "unit/unit_internal.h"
 
 #include <string.h>
@@ -206,9 +207,65 @@ static void run_program(void *context, uint32_t thread)
     const struct plan *plan = e->u->plan;
     for (uint32_t i = 0; i < plan->header->n_ops; i++) {
         run_op(e, &plan->ops[i], thread);
-        if (e->u->team.threads > 1)
+        if (e->u->team.threads > 1 && e->u->meets[i])
             team_barrier(&e->u->team);
     }
+}
+
+// An operation whose rows are computed each from the same row of its operands: each thread has the same rows.
+static bool is_by_row(const struct plan_op *op)
+{
+    switch ((enum plan_code)op->code) {
+    case PLAN_OP_EMBED:
+    case PLAN_OP_RMSNORM:
+    case PLAN_OP_QUANTIZE:
+    case PLAN_OP_ADD:
+    case PLAN_OP_SILU_MUL:
+    case PLAN_OP_ROPE:
+    case PLAN_OP_KV_STORE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static uint32_t rows_kind(const struct plan *p, const struct plan_op *op)
+{
+    return p->tensors[op->code == PLAN_OP_KV_STORE ? op->in[0].tensor : op->out.tensor].kind;
+}
+
+// Two operands that are different values in overlapping memory.
+static bool is_clash(const struct plan *p, struct plan_ref a, struct plan_ref b)
+{
+    if (a.tensor == PLAN_NONE || b.tensor == PLAN_NONE || a.tensor == b.tensor)
+        return false;
+    const struct plan_tensor *x = &p->tensors[a.tensor], *y = &p->tensors[b.tensor];
+    return x->kind < PLAN_MATRIX && y->kind < PLAN_MATRIX && x->offset < y->offset + y->bytes &&
+           y->offset < x->offset + x->bytes;
+}
+
+// Whether a thread may go on from `earlier` to `later` while others are still at `earlier`.
+static bool may_run_on(const struct plan *p, const struct plan_op *earlier, const struct plan_op *later)
+{
+    if (!is_by_row(earlier) || !is_by_row(later) || rows_kind(p, earlier) != rows_kind(p, later))
+        return false;
+    bool clash = is_clash(p, earlier->out, later->out);
+    for (int i = 0; i < PLAN_IN_MAX; i++)
+        clash = clash || is_clash(p, earlier->in[i], later->out) || is_clash(p, earlier->out, later->in[i]);
+    return !clash;
+}
+
+void exec_find_meetings(const struct plan *p, bool *ret_meets)
+{
+    uint32_t n = p->header->n_ops, first = 0; // since the last meeting
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        ret_meets[i] = false;
+        for (uint32_t j = first; j <= i; j++)
+            ret_meets[i] = ret_meets[i] || !may_run_on(p, &p->ops[j], &p->ops[i + 1]);
+        if (ret_meets[i])
+            first = i + 1;
+    }
+    ret_meets[n - 1] = false; // the end of the run is one
 }
 
 void exec_step(struct unit *u)

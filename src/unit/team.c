@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,8 +33,9 @@ void team_barrier(struct team *team)
     uint32_t generation = atomic_load_explicit(&team->generation, memory_order_acquire);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->threads) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&team->generation, 1, memory_order_release);
-        if (team->threads > 1)
+        // In this order, as a thread that goes to sleep first counts itself, then looks at the generation.
+        atomic_fetch_add(&team->generation, 1);
+        if (atomic_load(&team->sleepers) > 0)
             futex(&team->generation, FUTEX_WAKE_PRIVATE, INT32_MAX);
         return;
     }
@@ -42,8 +44,10 @@ void team_barrier(struct team *team)
             return;
         pause_briefly();
     }
-    while (atomic_load_explicit(&team->generation, memory_order_acquire) == generation)
+    atomic_fetch_add(&team->sleepers, 1);
+    while (atomic_load(&team->generation) == generation)
         futex(&team->generation, FUTEX_WAIT_PRIVATE, generation);
+    atomic_fetch_sub(&team->sleepers, 1);
 }
 
 struct worker_start {
@@ -84,31 +88,79 @@ static enum iso_err no_cpu(uint32_t cpu, struct iso_errinfo *reterr)
                     "a thread can't run on CPU %u (cpus): this machine may not have it", cpu);
 }
 
-// Gives the caller the CPUs back that it had.
-static void unpin(struct team *team)
+// Gives the caller back what it had.
+static void restore_caller(struct team *team)
 {
     if (team->pinned)
         (void)sched_setaffinity(0, sizeof team->before, &team->before);
-    team->pinned = false;
+    if (team->fifo)
+        (void)pthread_setschedparam(pthread_self(), team->policy_before, &team->param_before);
+    team->pinned = team->fifo = false;
 }
 
-static enum iso_err start_worker(struct team *team, uint32_t thread, const uint32_t *cpus, uint32_t n_cpus,
+// A number that the kernel shows in a file; false where it does not.
+static bool read_setting(const char *path, long long *ret)
+{
+    FILE *f = fopen(path, "re");
+    bool is_read = f && fscanf(f, "%lld", ret) == 1;
+    if (f)
+        fclose(f);
+    return is_read;
+}
+
+// A thread that computes for longer than the kernel's share of real time is stopped for the rest of the period:
+// a step would be late by that much, which is worse than no real-time scheduling.
+static enum iso_err check_fifo(struct iso_errinfo *reterr)
+{
+    long long runtime_us, period_us;
+    if (!read_setting("/proc/sys/kernel/sched_rt_runtime_us", &runtime_us) ||
+        !read_setting("/proc/sys/kernel/sched_rt_period_us", &period_us))
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "sched",
+                        "sched fifo: this system does not say what it permits (kernel.sched_rt_runtime_us)");
+    if (runtime_us >= 0 && runtime_us < period_us)
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "sched",
+                        "sched fifo: this host stops real-time threads after %lld of each %lld us "
+                        "(kernel.sched_rt_runtime_us); set it to -1, or leave sched out",
+                        runtime_us, period_us);
+    return ISO_OK;
+}
+
+static enum iso_err make_fifo(struct team *team, struct iso_errinfo *reterr)
+{
+    struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_FIFO)};
+    enum iso_err err = check_fifo(reterr);
+    if (err)
+        return err;
+    int failed = pthread_getschedparam(pthread_self(), &team->policy_before, &team->param_before);
+    if (!failed)
+        failed = pthread_setschedparam(pthread_self(), SCHED_FIFO, &lowest);
+    if (failed)
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "sched",
+                        "sched fifo: the system refuses it (%s); it takes CAP_SYS_NICE or an rtprio limit "
+                        "(ulimit -r) of at least %d",
+                        strerror(failed), lowest.sched_priority);
+    team->fifo = true;
+    return ISO_OK;
+}
+
+static enum iso_err start_worker(struct team *team, uint32_t thread, const struct team_config *config,
                                  struct iso_errinfo *reterr)
 {
     struct worker_start start = {.team = team, .thread = thread};
     pthread_attr_t attributes;
     cpu_set_t set;
-    int failed = pthread_attr_init(&attributes); // which allocates nothing in glibc
+    int failed = pthread_attr_init(&attributes); // which allocates nothing in glibc; scheduling is inherited
     if (!failed)
         failed = pthread_attr_setstacksize(&attributes, TEAM_STACK_BYTES);
-    if (!failed && n_cpus > 0)
-        failed =
-            set_cpu(&set, cpus[thread]) ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set) : EINVAL;
+    if (!failed && config->cpus)
+        failed = set_cpu(&set, config->cpus[thread])
+                     ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set)
+                     : EINVAL;
     if (!failed)
         failed = pthread_create(&team->handles[thread], &attributes, worker, &start);
     pthread_attr_destroy(&attributes);
-    if (failed == EINVAL && n_cpus > 0)
-        return no_cpu(cpus[thread], reterr);
+    if (failed == EINVAL && config->cpus)
+        return no_cpu(config->cpus[thread], reterr);
     if (failed)
         return iso_fail(reterr, ISO_E_NOMEM, 0, "threads", "starting thread %u failed: %s", thread,
                         strerror(failed));
@@ -127,23 +179,34 @@ void team_close(struct team *team)
     for (uint32_t i = 1; i < team->threads; i++)
         pthread_join(team->handles[i], NULL);
     team->threads = 0;
-    unpin(team);
+    restore_caller(team);
 }
 
-enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus, uint32_t n_cpus,
-                       struct iso_errinfo *reterr)
+// Pins the caller and changes its scheduling.
+static enum iso_err set_caller(struct team *team, const struct team_config *config,
+                               struct iso_errinfo *reterr)
 {
-    ASSERT(threads > 0 && threads <= TEAM_THREADS_MAX && (n_cpus == 0 || n_cpus >= threads));
     cpu_set_t set;
+    team->pinned = config->cpus && sched_getaffinity(0, sizeof team->before, &team->before) == 0;
+    if (config->cpus && (!set_cpu(&set, config->cpus[0]) || sched_setaffinity(0, sizeof set, &set)))
+        return no_cpu(config->cpus[0], reterr);
+    return config->fifo ? make_fifo(team, reterr) : ISO_OK;
+}
+
+enum iso_err team_open(struct team *team, const struct team_config *config, struct iso_errinfo *reterr)
+{
+    uint32_t threads = config->threads;
+    ASSERT(threads > 0 && threads <= TEAM_THREADS_MAX);
     memset(team, 0, sizeof *team);
-    team->pinned = n_cpus > 0 && sched_getaffinity(0, sizeof team->before, &team->before) == 0;
-    if (n_cpus > 0 && (!set_cpu(&set, cpus[0]) || sched_setaffinity(0, sizeof set, &set)))
-        return no_cpu(cpus[0], reterr);
+    enum iso_err err = set_caller(team, config, reterr);
+    if (err) {
+        restore_caller(team);
+        return err;
+    }
     // Workers pass their first barrier only in a run, by when `threads` is final.
-    enum iso_err err = ISO_OK;
     team->threads = threads;
     for (uint32_t i = 1; i < threads && !err; i++) {
-        err = start_worker(team, i, cpus, n_cpus, reterr);
+        err = start_worker(team, i, config, reterr);
         if (err) {
             // Those already waiting count on `threads` arrivals: stand in for the missing ones.
             atomic_fetch_add(&team->arrived, threads - i);
@@ -152,7 +215,7 @@ enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus
             for (uint32_t j = 1; j < i; j++)
                 pthread_join(team->handles[j], NULL);
             team->threads = 0;
-            unpin(team);
+            restore_caller(team);
         }
     }
     return err;

@@ -28,15 +28,25 @@ struct team {
     pthread_t handles[TEAM_THREADS_MAX];
     bool pinned; // the caller was, so its earlier CPUs are given back at the end
     cpu_set_t before;
+    bool fifo; // the caller's scheduling was changed, so it is given back too
+    int policy_before;
+    struct sched_param param_before;
     atomic_bool stopping;
     _Alignas(64) _Atomic uint32_t generation; // of the barrier; also the futex
     _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) _Atomic uint32_t sleepers;
 };
 
-// Starts threads - 1 threads. Thread i is pinned to cpus[i] where n_cpus > 0 (then n_cpus >= threads); the
-// caller's own pinning becomes cpus[0]. *team must stay where it is. ISO_E_NOMEM, or ISO_E_USAGE where a CPU
-// does not exist.
-enum iso_err team_open(struct team *team, uint32_t threads, const uint32_t *cpus, uint32_t n_cpus,
+struct team_config {
+    uint32_t threads;     // 1 to TEAM_THREADS_MAX, the caller included
+    const uint32_t *cpus; // [threads]: thread i is pinned to cpus[i], the caller too; NULL: not pinned
+    bool fifo;            // real-time scheduling (SCHED_FIFO) at the lowest priority, the caller too
+};
+
+// Starts threads - 1 threads. *team must stay where it is. The caller gets its CPUs and scheduling back in
+// team_close, which it must call itself. ISO_E_NOMEM; ISO_E_USAGE where a CPU does not exist; for fifo
+// ISO_E_UNSUPPORTED where the host permits it not, or only for a part of each second.
+enum iso_err team_open(struct team *team, const struct team_config *config,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
 void team_close(struct team *team);
 

@@ -3,20 +3,15 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 #include "base/assert.h"
 #include "base/dmath.h"
 #include "base/fpenv.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "base/pages.h"
 #include "unit/account.h"
 #include "unit/unit_internal.h"
-
-#ifndef PR_SET_VMA
-#define PR_SET_VMA           0x53564d41
-#define PR_SET_VMA_ANON_NAME 0
-#endif
 
 // Hands out the tables' memory in order. With base 0 it only counts.
 struct carver {
@@ -48,6 +43,7 @@ static void carve_tables(struct carver *c, const struct plan_header *h, struct u
     u->batch.slots = carve(c, l->batch_tokens, sizeof *u->batch.slots);
     u->batch.refs = carve(c, l->batch_tokens, sizeof *u->batch.refs);
     u->batch.wanted = carve(c, l->slots, sizeof *u->batch.wanted);
+    u->meets = carve(c, h->n_ops, sizeof *u->meets);
     uint32_t *tokens = carve(c, (uint64_t)l->slots * l->max_seq_len, sizeof *tokens);
     uint32_t *block_numbers = carve(c, l->slots * slot_blocks, sizeof *block_numbers);
     uint8_t *sampler = carve(c, 1, sampler_bytes(h->model.vocab));
@@ -101,12 +97,12 @@ static enum iso_err map_pool(const struct plan_header *h, uint8_t **ret, bool *r
                              struct iso_errinfo *reterr)
 {
     uint64_t bytes = unit_pool_bytes(h);
-    void *pool = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (pool == MAP_FAILED)
+    uint8_t *pool = pages_map(bytes, "isochron-pool");
+    if (!pool)
         return iso_fail(reterr, ISO_E_NOMEM, 0, "pool", "the system refused a pool of %" PRIu64 " bytes",
                         bytes);
+    pages_touch(pool, bytes);
     *ret_locked = mlock(pool, bytes) == 0;
-    (void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, pool, bytes, "isochron-pool"); // for people; may be unknown
     *ret = pool;
     return ISO_OK;
 }
@@ -137,9 +133,11 @@ enum iso_err unit_open(const struct plan *plan, const struct unit_config *config
     carve_tables(&c, h, u);
     ASSERT(c.used <= unit_table_bytes(h));
     kv_init(&u->kv);
-    err = team_open(&u->team, config->threads, config->cpus, config->cpus ? config->threads : 0, reterr);
+    exec_find_meetings(plan, u->meets);
+    struct team_config team = {.threads = config->threads, .cpus = config->cpus, .fifo = config->fifo};
+    err = team_open(&u->team, &team, reterr);
     if (err) {
-        munmap(pool, u->pool_bytes);
+        pages_unmap(pool, u->pool_bytes);
         return err;
     }
     *ret = u;
@@ -151,7 +149,7 @@ void unit_close(struct unit *u)
     if (!u)
         return;
     team_close(&u->team);
-    munmap(u->pool, u->pool_bytes);
+    pages_unmap(u->pool, u->pool_bytes);
 }
 
 static enum iso_err check_request(const struct unit *u, const struct unit_request *r,

@@ -24,6 +24,7 @@ struct unit_config {
     const struct kernels *kernels; // NULL: kernels_best()
     uint32_t threads;              // 1 to TEAM_THREADS_MAX, the caller's included
     const uint32_t *cpus;          // thread i runs on cpus[i]; NULL: anywhere
+    bool fifo;                     // real-time scheduling (team.h says when it is refused)
     uint64_t pool_bytes_max;       // the account's sum may not pass it; 0: no limit but the machine's
     uint64_t extra_bytes;  // of the pool, for what the process holds beside the unit (the account's rows)
     uint32_t chunk_tokens; // most prompt tokens of one sequence in a step; 0: as many as the plan's batch

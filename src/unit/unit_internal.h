@@ -42,6 +42,7 @@ struct unit {
     struct slot *slots; // [slots]
     uint32_t *order;    // [slots]: scratch of batch_compose
     struct batch batch;
+    bool *meets;               // [n_ops]: threads meet after this operation
     struct unit_event *events; // [slots]
     struct sampler sampler;
     struct team team;
@@ -50,6 +51,9 @@ struct unit {
 // Chooses the rows of the next step: decoding sequences first, one row each, then prompt chunks, both in
 // order of arrival; never more rows of logits than the plan has slots.
 void batch_compose(struct unit *u);
+
+// For each operation of the program: whether threads must meet after it.
+void exec_find_meetings(const struct plan *p, bool *ret_meets);
 
 // Runs the plan's program over u->batch on the whole team.
 void exec_step(struct unit *u);

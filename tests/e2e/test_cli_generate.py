@@ -5,11 +5,12 @@ import select
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 import cli
-from cli import FORMAT, IO, LIMIT, OK, USAGE, isas, iso, misused, ok, refused
+from cli import FORMAT, IO, LIMIT, OK, UNSUPPORTED, USAGE, isas, iso, misused, ok, refused
 
 PROMPT = "The quick brown fox jumps over the lazy dog"
 
@@ -239,3 +240,16 @@ def test_answer_that_cannot_be_written_ends_at_once(endless_plan):
                            stderr=subprocess.PIPE, timeout=cli.SECONDS_MAX)
     refused(cli.Result(r.returncode, b"", r.stderr), IO, endless_plan, "No space left")
     assert time.monotonic() - start < 10  # the whole answer takes much longer
+
+
+def test_real_time_scheduling_is_refused_or_said(plan):
+    r = iso("generate", plan, "-p", PROMPT, "--sched", "rt")
+    assert r.code == USAGE and b"other and fifo" in r.err, r
+    usual = iso("generate", plan, "-p", PROMPT, "-n", 4)
+    assert iso("generate", plan, "-p", PROMPT, "-n", 4, "--sched", "other").out == usual.out
+    whole = int(Path("/proc/sys/kernel/sched_rt_runtime_us").read_text()) < 0
+    r = iso("generate", plan, "-p", PROMPT, "-n", 4, "--sched", "fifo")
+    if whole and r.code == OK:
+        assert r.out == usual.out
+    else:
+        refused(r, UNSUPPORTED, plan, "CAP_SYS_NICE" if whole else "kernel.sched_rt_runtime_us")

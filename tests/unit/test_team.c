@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fpenv.h"
@@ -34,6 +35,24 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     if (++created == fail_at)
         return EAGAIN;
     return __real_pthread_create(thread, attributes, start, argument);
+}
+
+// What the kernel is said to permit real-time threads; NULL: it is asked.
+static const char *rt_runtime_us;
+
+FILE *__real_fopen64(const char *path, const char *mode);
+FILE *__wrap_fopen64(const char *path, const char *mode);
+
+FILE *__wrap_fopen64(const char *path, const char *mode)
+{
+    if (rt_runtime_us && strcmp(path, "/proc/sys/kernel/sched_rt_runtime_us") == 0)
+        return fmemopen((void *)rt_runtime_us, strlen(rt_runtime_us), "r");
+    return __real_fopen64(path, mode);
+}
+
+static enum iso_err open_plain(struct team *team, uint32_t threads)
+{
+    return team_open(team, &(struct team_config){.threads = threads}, NULL);
 }
 
 static int threads_alive(void)
@@ -72,7 +91,7 @@ static void test_barriers(void **state)
     for (uint32_t threads = 1; threads <= THREADS; threads++) {
         struct team team;
         struct count c = {.team = &team};
-        assert_int_equal(team_open(&team, threads, NULL, 0, NULL), ISO_OK);
+        assert_int_equal(open_plain(&team, threads), ISO_OK);
         for (uint32_t run = 1; run <= RUNS; run++) {
             team_run(&team, count_up, &c);
             for (uint32_t t = 0; t < threads; t++)
@@ -91,7 +110,7 @@ static void test_open_and_close(void **state)
     int before = threads_alive();
     for (int i = 0; i < 100; i++) {
         struct team team;
-        assert_int_equal(team_open(&team, 1 + (uint32_t)i % THREADS, NULL, 0, NULL), ISO_OK);
+        assert_int_equal(open_plain(&team, 1 + (uint32_t)i % THREADS), ISO_OK);
         team_close(&team);
     }
     assert_int_equal(threads_alive(), before);
@@ -106,7 +125,7 @@ static void test_start_fails(void **state)
         struct iso_errinfo e = {0};
         created = 0;
         fail_at = i;
-        assert_int_equal(team_open(&team, THREADS, NULL, 0, &e), ISO_E_NOMEM);
+        assert_int_equal(team_open(&team, &(struct team_config){.threads = THREADS}, &e), ISO_E_NOMEM);
         fail_at = 0;
         assert_non_null(strstr(e.text, "starting thread"));
         assert_int_equal(threads_alive(), before);
@@ -130,7 +149,8 @@ static void test_cpu_does_not_exist(void **state)
             struct iso_errinfo e = {0};
             uint32_t cpus[3] = {cpu, cpu, cpu};
             cpus[at] = ABSENT[i];
-            assert_int_equal(team_open(&team, 3, cpus, 3, &e), ISO_E_USAGE);
+            assert_int_equal(team_open(&team, &(struct team_config){.threads = 3, .cpus = cpus}, &e),
+                             ISO_E_USAGE);
             assert_non_null(strstr(e.text, "CPU"));
             assert_int_equal(threads_alive(), before);
         }
@@ -160,11 +180,60 @@ static void test_pinning(void **state)
     for (last = CPU_SETSIZE - 1; !CPU_ISSET(last, &saved);)
         last--;
     const uint32_t cpus[3] = {last, first, last};
-    assert_int_equal(team_open(&team, 3, cpus, 3, NULL), ISO_OK);
+    assert_int_equal(team_open(&team, &(struct team_config){.threads = 3, .cpus = cpus}, NULL), ISO_OK);
     team_run(&team, see_cpu, seen);
     team_close(&team);
     assert_int_equal(sched_setaffinity(0, sizeof saved, &saved), 0);
     assert_memory_equal(seen, cpus, sizeof cpus);
+}
+
+// ---- real-time scheduling
+
+static void see_policy(void *context, uint32_t thread)
+{
+    ((int *)context)[thread] = sched_getscheduler(0);
+}
+
+// Where the kernel would stop such a thread for a part of each period it is refused, and the caller is as it was.
+static void test_fifo_is_refused(void **state)
+{
+    (void)state;
+    static const char *const LESS[] = {"950000", "0", "999999", "no number"};
+    int before = threads_alive();
+    for (size_t i = 0; i < sizeof LESS / sizeof LESS[0]; i++) {
+        struct team team;
+        struct iso_errinfo e = {0};
+        rt_runtime_us = LESS[i];
+        assert_int_equal(team_open(&team, &(struct team_config){.threads = 2, .fifo = true}, &e),
+                         ISO_E_UNSUPPORTED);
+        rt_runtime_us = NULL;
+        assert_non_null(strstr(e.text, "sched_rt_runtime_us"));
+        assert_int_equal(sched_getscheduler(0), SCHED_OTHER);
+        assert_int_equal(threads_alive(), before);
+    }
+}
+
+// Where the kernel permits all of a period, every thread has it, or the system's refusal is told.
+static void test_fifo_is_taken(void **state)
+{
+    (void)state;
+    struct team team;
+    struct iso_errinfo e = {0};
+    int seen[3] = {-1, -1, -1};
+    rt_runtime_us = "-1";
+    enum iso_err err = team_open(&team, &(struct team_config){.threads = 3, .fifo = true}, &e);
+    rt_runtime_us = NULL;
+    if (err) {
+        assert_int_equal(err, ISO_E_UNSUPPORTED);
+        assert_non_null(strstr(e.text, "CAP_SYS_NICE"));
+        print_message("# only the refusal could be tested: this user may not use SCHED_FIFO\n");
+    } else {
+        team_run(&team, see_policy, seen);
+        team_close(&team);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(seen[i], SCHED_FIFO);
+    }
+    assert_int_equal(sched_getscheduler(0), SCHED_OTHER);
 }
 
 // 2^-149 * 1: zero where denormals are flushed.
@@ -183,12 +252,12 @@ static void test_denormals_are_kept(void **state)
     unsigned saved = _mm_getcsr();
     _mm_setcsr(saved |
                0x8040); // flush to zero, as a library built with fast-math leaves it; threads inherit it
-    assert_int_equal(team_open(&team, 2, NULL, 0, NULL), ISO_OK);
+    assert_int_equal(open_plain(&team, 2), ISO_OK);
     team_run(&team, multiply_denormal, seen);
     team_close(&team);
     _mm_setcsr(saved);
 #else
-    assert_int_equal(team_open(&team, 2, NULL, 0, NULL), ISO_OK);
+    assert_int_equal(open_plain(&team, 2), ISO_OK);
     team_run(&team, multiply_denormal, seen);
     team_close(&team);
 #endif
@@ -218,9 +287,10 @@ static void test_share(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),    cmocka_unit_test(test_open_and_close),
-        cmocka_unit_test(test_start_fails), cmocka_unit_test(test_cpu_does_not_exist),
-        cmocka_unit_test(test_pinning),     cmocka_unit_test(test_denormals_are_kept),
+        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_open_and_close),
+        cmocka_unit_test(test_start_fails),   cmocka_unit_test(test_cpu_does_not_exist),
+        cmocka_unit_test(test_pinning),       cmocka_unit_test(test_fifo_is_refused),
+        cmocka_unit_test(test_fifo_is_taken), cmocka_unit_test(test_denormals_are_kept),
         cmocka_unit_test(test_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "base/fpenv.h"
 #include "tiny_plan.h"
 #include "unit/account.h"
-#include "unit/unit.h"
+#include "unit/unit_internal.h"
 
 #define VOCAB    40
 #define EOG      (VOCAB - 1)
@@ -602,6 +602,50 @@ static void test_callers_environment(void **state)
 }
 #endif
 
+// ---- Where threads meet ----
+
+static bool takes_rows(uint32_t code)
+{
+    return code != PLAN_OP_MATMUL && code != PLAN_OP_ATTENTION && code != PLAN_OP_GATHER;
+}
+
+// Threads meet around whatever uses other rows than its own, and the row operations between run on, but for one
+// whose result lies where another thread may still read.
+static void test_meetings(void **state)
+{
+    (void)state;
+    struct fixture f;
+    bool meets[PLAN_OPS_MAX];
+    plan_open(&f, SLOTS, KV_F16, false);
+    uint32_t n = f.plan.header->n_ops, met = 0;
+    exec_find_meetings(&f.plan, meets);
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        met += meets[i];
+        if (!takes_rows(f.plan.ops[i].code) || !takes_rows(f.plan.ops[i + 1].code))
+            assert_true(meets[i]);
+    }
+    assert_false(meets[n - 1]);
+    assert_true(n - 1 - met >= 3 * SHAPE.layers);
+
+    // The second of two row operations that run on, moved onto the first's input.
+    struct plan_tensor *tensors = f.bytes.tensors;
+    bool again[PLAN_OPS_MAX];
+    uint32_t moved = 0;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        const struct plan_op *first = &f.plan.ops[i], *second = &f.plan.ops[i + 1];
+        if (meets[i] || first->code != PLAN_OP_ADD || first->in[0].tensor == second->out.tensor)
+            continue;
+        uint64_t offset = tensors[second->out.tensor].offset;
+        tensors[second->out.tensor].offset = tensors[first->in[1].tensor].offset;
+        exec_find_meetings(&f.plan, again);
+        assert_true(again[i]);
+        tensors[second->out.tensor].offset = offset;
+        moved++;
+    }
+    assert_true(moved > 0);
+    tiny_plan_free(&f.bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_nonfinite_ends_only_its_request),
 #ifdef __x86_64__
         cmocka_unit_test(test_callers_environment),
+        cmocka_unit_test(test_meetings),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
