@@ -35,8 +35,9 @@ enum dtype {
     DT_COUNT
 };
 
-// Activations as codes (numerics.md, rule 2): `rows` rows of k inputs, group by group, so that the rows that a
-// kernel takes together lie together. The numbers of group g and row r are at index g * rows + r.
+// Activations as codes (numerics.md, rule 2): `rows` rows of k inputs in tiles of A8_TILE rows, the last one with
+// those that are left. A tile is stored group by group, so that what a kernel takes together lies together and it
+// reads straight on. a8_index says where the numbers of a group and row are.
 struct a8 {
     int8_t (*q)[GROUP]; // -127..127
     float *scale;
@@ -44,6 +45,7 @@ struct a8 {
     int32_t *zero; // -8 * (sum of q): what the zero point of a weight type adds
 };
 
+#define A8_TILE        16
 #define A8_GROUP_BYTES (GROUP + 2 * sizeof(float) + sizeof(int32_t))
 
 // The parts of rows * (k / GROUP) * A8_GROUP_BYTES bytes at `base`, aligned to 4.
@@ -55,6 +57,19 @@ static inline struct a8 a8_at(void *base, uint32_t rows, uint32_t k)
     a.shift = a.scale + n;
     a.zero = (int32_t *)(a.shift + n);
     return a;
+}
+
+// Rows in the tile that holds `row`: neighbouring groups are this far apart.
+static inline uint32_t a8_tile_rows(uint32_t rows, uint32_t row)
+{
+    uint32_t left = rows - row / A8_TILE * A8_TILE;
+    return left < A8_TILE ? left : A8_TILE;
+}
+
+static inline size_t a8_index(uint32_t rows, uint32_t k, uint32_t group, uint32_t row)
+{
+    return (size_t)(row / A8_TILE) * A8_TILE * (k / GROUP) + (size_t)group * a8_tile_rows(rows, row) +
+           row % A8_TILE;
 }
 
 struct dtype_info {

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define CPUID_7_EDX_AMX     (1u << 24 | 1u << 25) // AMX-TILE and AMX-INT8; compilers name them differently
 #define ARCH_REQ_XCOMP_PERM 0x1023 // arch_prctl(2): use of a register set that is off by default
 #define XFEATURE_TILE_DATA  18
 
@@ -38,8 +39,9 @@ static bool cpu_has_avx512(void)
 static bool cpu_has_amx(void)
 {
     unsigned eax, ebx, ecx, edx;
-    return cpu_has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & bit_AMX_TILE) &&
-           (edx & bit_AMX_INT8) && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+    return cpu_has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) &&
+           (edx & CPUID_7_EDX_AMX) == CPUID_7_EDX_AMX &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 #elif defined(__aarch64__)
 #include <sys/auxv.h>

@@ -5,62 +5,9 @@
 //   float types    per input, ascending: acc = fma(w, x, acc)
 // One accumulator per output, whose lane it is. A tile of rows shares the unpacked weights; each row's own
 // chain is the same whatever rows are beside it.
-#include "kernels/vec.h"
 #include "kernels/kernels_isa.h"
-
-// The codes of one group of a panel, a byte each, and its scales.
-struct group_weights {
-    vb code[8];
-    vf d, m;
-};
-
-VEC_INLINE bool has_min(enum dtype type)
-{
-    return type == DT_Q4_1 || type == DT_Q5_1;
-}
-
-// Codes are stored unsigned; a type without a minimum has its zero at 8 or 16. In units of 8.
-VEC_INLINE int32_t zero_eighths(enum dtype type)
-{
-    return type == DT_Q4_0 ? 1 : type == DT_Q5_0 ? 2 : type == DT_Q8_0 ? VEC_SIGNED_ZERO / 8 : 0;
-}
-
-VEC_INLINE void group_codes(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
-                            uint32_t group, struct group_weights *w)
-{
-    if (type == DT_Q8_0) {
-        for (int v = 0; v < 8; v++)
-            w->code[v] = vb_signed(vb_load(panel + (size_t)group * 512 + 64 * v));
-        return;
-    }
-    for (int v = 0; v < 4; v++) {
-        vb packed = vb_load(panel + (size_t)group * 256 + 64 * v);
-        w->code[v] = vb_low(packed);
-        w->code[v + 4] = vb_high(packed);
-    }
-    if (type == DT_Q5_0 || type == DT_Q5_1) {
-        uint64_t fifth[8];
-        memcpy(fifth, panel + at->high + (size_t)group * sizeof fifth, sizeof fifth);
-        for (int v = 0; v < 8; v++)
-            w->code[v] = vb_add_fifth(w->code[v], fifth[v]);
-    }
-}
-
-VEC_INLINE void group_scales(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
-                             uint32_t group, struct group_weights *w)
-{
-    w->d = vf_load_f16((const uint16_t *)(panel + at->scales) + (size_t)group * PANEL_LANES);
-    if (has_min(type))
-        w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
-}
-
-// acc with the exact dot of one group and row added; `at` is their index in x.
-VEC_INLINE vf group_add(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vi dot,
-                        vf acc)
-{
-    acc = vf_fma(vf_mul(w->d, vf_set1(x->scale[at])), vf_from_vi(dot), acc);
-    return has_min(type) ? vf_fma(w->m, vf_set1(x->shift[at]), acc) : acc;
-}
+#include "kernels/matmul_group.h"
+#include "kernels/matmul_matrix.h"
 
 VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vf acc)
 {
@@ -71,7 +18,7 @@ VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const st
         else
             dot = vi_dot4_u(dot, w->code[v], x->q[at] + 4 * v);
     }
-    return group_add(type, w, x, at, dot, acc);
+    return group_add(type, w, x->scale + at, x->shift + at, dot, acc);
 }
 
 VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
@@ -81,20 +28,6 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
     if (type == DT_F16)
         return vf_load_f16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
     return vf_load_bf16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
-}
-
-VEC_INLINE void tile_store(const struct matmul_args *a, uint32_t panel, uint32_t row, vf acc)
-{
-    uint32_t first = panel * PANEL_LANES;
-    float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + first;
-    if (a->n - first >= PANEL_LANES) {
-        vf_store(y, a->bias ? vf_add(acc, vf_load(a->bias + first)) : acc);
-        return;
-    }
-    float lane[PANEL_LANES];
-    vf_store(lane, acc);
-    for (uint32_t i = 0; i < a->n - first; i++)
-        y[i] = a->bias ? lane[i] + a->bias[first + i] : lane[i];
 }
 
 // One panel times `tile` rows, a constant where this is inlined, so that the accumulators stay in registers.
@@ -116,13 +49,14 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
         }
     } else {
         const struct a8 x = a8_at((void *)a->x, a->rows, a->k);
-        for (uint32_t g = 0; g < a->k / GROUP; g++) {
+        size_t x_at = a8_index(a->rows, a->k, 0, row);
+        for (uint32_t g = 0; g < a->k / GROUP; g++, x_at += a8_tile_rows(a->rows, row)) {
             struct group_weights weights;
             group_codes(type, w, at, g, &weights);
             group_scales(type, w, at, g, &weights);
             VEC_UNROLL
             for (uint32_t r = 0; r < tile; r++)
-                acc[r] = group_dot(type, &weights, &x, (size_t)g * a->rows + row + r, acc[r]);
+                acc[r] = group_dot(type, &weights, &x, x_at + r, acc[r]);
         }
     }
     VEC_UNROLL
@@ -130,13 +64,9 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
         tile_store(a, panel, row + r, acc[r]);
 }
 
-#ifdef VEC_MATRIX_ROWS
-#include "kernels/matmul_matrix.h"
-#endif
-
 VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
 {
-#ifdef VEC_MATRIX_ROWS
+#ifdef VEC_MATRIX
     if (type != DT_F32 && type != DT_F16 && type != DT_BF16 && a->rows >= VEC_MATRIX_MIN) {
         matmul_matrix(type, a, panel_begin, panel_end);
         return;

@@ -87,8 +87,9 @@ void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_
     const struct a8 y = a8_at(a->y, a->rows, a->cols);
     for (uint32_t row = row_begin; row < row_end; row++) {
         const float *x = row_in(a->x, a->x_stride, row);
-        for (uint32_t g = 0; g < a->cols / GROUP; g++)
-            quantize_group(x + (size_t)g * GROUP, &y, (size_t)g * a->rows + row);
+        size_t at = a8_index(a->rows, a->cols, 0, row);
+        for (uint32_t g = 0; g < a->cols / GROUP; g++, at += a8_tile_rows(a->rows, row))
+            quantize_group(x + (size_t)g * GROUP, &y, at);
     }
 }
 

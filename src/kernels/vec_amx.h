@@ -7,8 +7,8 @@
 
 #include "kernels/vec_avx512.h"
 
-#define VEC_MATRIX_ROWS 16
-#define VEC_MATRIX_MIN  8 // rows from which on the matrix unit is faster than the vector unit
+#define VEC_MATRIX     A8_TILE // rows at a time
+#define VEC_MATRIX_MIN 8       // rows from which on the matrix unit is faster than the vector unit
 
 // Tiles: 0 and 1 sums of 16 rows, 2 sums of the last rows; 3 and 4 codes of 16 rows, 5 of the last rows; 6
 // and 7 weights.
@@ -25,7 +25,7 @@ VEC_INLINE void matrix_begin(uint32_t last_rows)
     struct matrix_config config = {.palette = 1};
     for (int tile = 0; tile < 8; tile++) {
         bool is_last = tile == 2 || tile == 5, is_weight = tile >= 6, is_sum = tile <= 2;
-        config.rows[tile] = (uint8_t)(is_weight ? 8 : is_last && last_rows ? last_rows : VEC_MATRIX_ROWS);
+        config.rows[tile] = (uint8_t)(is_weight ? 8 : is_last && last_rows ? last_rows : VEC_MATRIX);
         config.row_bytes[tile] = is_sum || is_weight ? 64 : 32;
     }
     _tile_loadconfig(&config);
@@ -55,7 +55,7 @@ VEC_INLINE void matrix_start(int odd, const int8_t (*q)[32], const uint8_t *code
     }
 }
 
-VEC_INLINE void matrix_finish(int odd, int32_t sum[VEC_MATRIX_ROWS][VEC_LANES])
+VEC_INLINE void matrix_finish(int odd, int32_t sum[VEC_MATRIX][VEC_LANES])
 {
     if (odd)
         _tile_stored(1, sum, 64);
@@ -65,7 +65,7 @@ VEC_INLINE void matrix_finish(int odd, int32_t sum[VEC_MATRIX_ROWS][VEC_LANES])
 
 // Both, of the last rows.
 VEC_INLINE void matrix_last_rows(const int8_t (*q)[32], const uint8_t *code,
-                                 int32_t sum[VEC_MATRIX_ROWS][VEC_LANES])
+                                 int32_t sum[VEC_MATRIX][VEC_LANES])
 {
     __asm__ volatile("" ::: "memory");
     _tile_zero(2);

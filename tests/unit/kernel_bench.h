@@ -6,7 +6,7 @@
 #include "kernel_attention.h"
 #include "kernel_weights.h"
 
-#define BENCH_NS    ((uint64_t)300 * 1000 * 1000) // for each kernel and ISA
+#define BENCH_NS    ((uint64_t)150 * 1000 * 1000) // for each kernel and ISA
 #define BENCH_COLS  2048
 #define BENCH_ROWS  64
 #define BENCH_VOCAB 49152

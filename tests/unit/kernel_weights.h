@@ -180,8 +180,11 @@ static inline void *codes_pack(const struct codes *codes, uint32_t rows, uint32_
 {
     size_t n = (size_t)rows * groups;
     uint8_t *packed = case_alloc(n * 44);
-    for (size_t i = 0; i < n; i++) {
-        const struct codes *c = &codes[i % rows * groups + i / rows];
+    for (size_t j = 0; j < n; j++) { // tiles of 16 rows, in a tile by group, then by row
+        uint32_t row = (uint32_t)(j / groups), g = (uint32_t)(j % groups), first = row & ~15u;
+        uint32_t in_tile = rows - first < 16 ? rows - first : 16;
+        size_t i = first * groups + g * in_tile + (row - first);
+        const struct codes *c = &codes[j];
         float shift = c->scale * (float)c->sum;
         int32_t zero = -8 * c->sum;
         memcpy(packed + 32 * i, c->q, 32);

@@ -1,0 +1,78 @@
+// What the ways to multiply by a panel share: a group's codes and scales, its step of the sum, the end of a row.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "kernels/vec.h"
+
+// The codes of one group of a panel, a byte each, and its scales.
+struct group_weights {
+    vb code[8];
+    vf d, m;
+};
+
+VEC_INLINE bool has_min(enum dtype type)
+{
+    return type == DT_Q4_1 || type == DT_Q5_1;
+}
+
+// Codes are stored unsigned; a type without a minimum has its zero at 8 or 16. In units of 8.
+VEC_INLINE int32_t zero_eighths(enum dtype type)
+{
+    return type == DT_Q4_0 ? 1 : type == DT_Q5_0 ? 2 : type == DT_Q8_0 ? VEC_SIGNED_ZERO / 8 : 0;
+}
+
+VEC_INLINE const uint8_t *panel_codes(enum dtype type, const uint8_t *panel, uint32_t group)
+{
+    return panel + (size_t)group * (type == DT_Q8_0 ? 512 : 256);
+}
+
+VEC_INLINE void group_codes(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
+                            uint32_t group, struct group_weights *w)
+{
+    if (type == DT_Q8_0) {
+        for (int v = 0; v < 8; v++)
+            w->code[v] = vb_signed(vb_load(panel_codes(type, panel, group) + 64 * v));
+        return;
+    }
+    for (int v = 0; v < 4; v++) {
+        vb packed = vb_load(panel_codes(type, panel, group) + 64 * v);
+        w->code[v] = vb_low(packed);
+        w->code[v + 4] = vb_high(packed);
+    }
+    if (type == DT_Q5_0 || type == DT_Q5_1) {
+        uint64_t fifth[8];
+        memcpy(fifth, panel + at->high + (size_t)group * sizeof fifth, sizeof fifth);
+        for (int v = 0; v < 8; v++)
+            w->code[v] = vb_add_fifth(w->code[v], fifth[v]);
+    }
+}
+
+VEC_INLINE void group_scales(enum dtype type, const uint8_t *panel, const struct panel_layout *at,
+                             uint32_t group, struct group_weights *w)
+{
+    w->d = vf_load_f16((const uint16_t *)(panel + at->scales) + (size_t)group * PANEL_LANES);
+    if (has_min(type))
+        w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
+}
+
+// acc with the exact dot of one group and row added.
+VEC_INLINE vf group_add(enum dtype type, const struct group_weights *w, const float *scale,
+                        const float *shift, vi dot, vf acc)
+{
+    acc = vf_fma(vf_mul(w->d, vf_set1(*scale)), vf_from_vi(dot), acc);
+    return has_min(type) ? vf_fma(w->m, vf_set1(*shift), acc) : acc;
+}
+
+VEC_INLINE void tile_store(const struct matmul_args *a, uint32_t panel, uint32_t row, vf acc)
+{
+    uint32_t first = panel * PANEL_LANES;
+    float *y = (float *)((uint8_t *)a->y + row * a->y_stride) + first;
+    if (a->n - first >= PANEL_LANES) {
+        vf_store(y, a->bias ? vf_add(acc, vf_load(a->bias + first)) : acc);
+        return;
+    }
+    float lane[PANEL_LANES];
+    vf_store(lane, acc);
+    for (uint32_t i = 0; i < a->n - first; i++)
+        y[i] = a->bias ? lane[i] + a->bias[first + i] : lane[i];
+}
