@@ -99,53 +99,52 @@ struct query_tile {
     struct partial all[VEC_QUERY_TILE], span[VEC_QUERY_TILE];
 };
 
-// Scores of the keys in blocks [first, last) of a span that begins at position `begin`, for queries
-// [i, i + n): s = (sum over d ascending of fma(q_d, k_d)) * scale; with q8 the sum runs over codes and is
-// multiplied by the key's scale first. n is a constant where this is inlined.
-VEC_INLINE void score_blocks(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
-                             uint32_t last)
+// Scores of the first `keys` keys of a span that begins at position `begin`, and of what else is in the last
+// block, for n queries: s = (sum over d ascending of fma(q_d, k_d)) * scale; with q8 the sum runs over codes and
+// is multiplied by the key's scale first. n is a constant where this is inlined.
+VEC_INLINE void score_keys(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t keys)
 {
     const struct kv_layout *kv = t->kv;
-    for (uint32_t b = first; b < last; b++) {
-        const uint8_t *k = t->k + t->blocks[begin / KV_BLOCK_TOKENS + b] * t->block_bytes;
+    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
+        const uint8_t *k = t->k + t->blocks[(begin + at) / KV_BLOCK_TOKENS] * t->block_bytes;
         vf s[VEC_QUERY_TILE];
         VEC_UNROLL
-        for (uint32_t j = 0; j < n; j++)
-            s[j] = vf_set1(0);
+        for (uint32_t i = 0; i < n; i++)
+            s[i] = vf_set1(0);
         for (uint32_t d = 0; d < kv->head_dim; d++) {
             vf key = kv_load(kv->type, k, d * KV_BLOCK_TOKENS);
             VEC_UNROLL
-            for (uint32_t j = 0; j < n; j++)
-                s[j] = vf_fma(vf_set1(t->q[i + j][d]), key, s[j]);
+            for (uint32_t i = 0; i < n; i++)
+                s[i] = vf_fma(vf_set1(t->q[i][d]), key, s[i]);
         }
         VEC_UNROLL
-        for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t i = 0; i < n; i++) {
             if (kv->type == KV_Q8)
-                s[j] = vf_mul(s[j], vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
-            vf_store(t->p[i + j] + b * KV_BLOCK_TOKENS, vf_mul(s[j], vf_set1(t->scale)));
+                s[i] = vf_mul(s[i], vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
+            vf_store(t->p[i] + at, vf_mul(s[i], vf_set1(t->scale)));
         }
     }
 }
 
-// o_d = fma(p_j, v_jd, o_d) for the first `keys` keys of blocks [first, last), ascending.
-VEC_INLINE void value_blocks(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
-                             uint32_t last, uint32_t keys)
+// o_d = fma(p_j, v_jd, o_d) for keys [first, last) of the span, ascending, for queries [i, i + n).
+VEC_INLINE void add_values(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
+                           uint32_t last)
 {
     const struct kv_layout *kv = t->kv;
-    for (uint32_t d = 0; d < kv->head_dim; d += VEC_LANES) {
+    for (uint32_t d = 0; first < last && d < kv->head_dim; d += VEC_LANES) {
         vf o[VEC_QUERY_TILE];
         VEC_UNROLL
         for (uint32_t j = 0; j < n; j++)
             o[j] = vf_load(t->span[i + j].o + d);
-        for (uint32_t b = first; b < last; b++) {
-            const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + b] * t->block_bytes;
-            uint32_t in_block =
-                keys - b * KV_BLOCK_TOKENS < KV_BLOCK_TOKENS ? keys - b * KV_BLOCK_TOKENS : KV_BLOCK_TOKENS;
-            for (uint32_t key = 0; key < in_block; key++) {
-                vf value = kv_load(kv->type, v, key * kv->head_dim + d);
+        for (uint32_t at = first, end; at < last; at = end) {
+            uint32_t block = at / KV_BLOCK_TOKENS;
+            const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + block] * t->block_bytes;
+            end = last < (block + 1) * KV_BLOCK_TOKENS ? last : (block + 1) * KV_BLOCK_TOKENS;
+            for (uint32_t key = at; key < end; key++) {
+                vf value = kv_load(kv->type, v, key % KV_BLOCK_TOKENS * kv->head_dim + d);
                 VEC_UNROLL
                 for (uint32_t j = 0; j < n; j++)
-                    o[j] = vf_fma(vf_set1(t->p[i + j][b * KV_BLOCK_TOKENS + key]), value, o[j]);
+                    o[j] = vf_fma(vf_set1(t->p[i + j][key]), value, o[j]);
             }
         }
         VEC_UNROLL
@@ -179,27 +178,26 @@ VEC_INLINE void weigh_keys(struct query_tile *t, uint32_t i, uint32_t begin, uin
     t->span[i].sum = vf_fold_sum(sum);
 }
 
-// A span that begins at position `begin`, of the n queries that have keys in it. Blocks that all of them see
-// whole are shared; the rest, a block or two at the end, is each query's own.
+// A span that begins at position `begin`. Keys that all n queries see are shared; the last ones are each query's
+// own.
 VEC_INLINE void attend_span(struct query_tile *t, uint32_t n, uint32_t begin)
 {
-    uint32_t keys[VEC_QUERY_TILE], shared = KV_SPAN_TOKENS / KV_BLOCK_TOKENS;
+    uint32_t keys[VEC_QUERY_TILE], fewest = KV_SPAN_TOKENS, most = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t left = t->keys[i] > begin ? t->keys[i] - begin : 0;
         keys[i] = left < KV_SPAN_TOKENS ? left : KV_SPAN_TOKENS;
-        shared = keys[i] / KV_BLOCK_TOKENS < shared ? keys[i] / KV_BLOCK_TOKENS : shared;
-        memset(t->span[i].o, 0, t->kv->head_dim * sizeof(float));
+        fewest = keys[i] < fewest ? keys[i] : fewest;
+        most = keys[i] > most ? keys[i] : most;
     }
-    score_blocks(t, 0, n, begin, 0, shared);
+    score_keys(t, n, begin, most);
     for (uint32_t i = 0; i < n; i++) {
-        if (keys[i] > 0) {
-            score_blocks(t, i, 1, begin, shared, (keys[i] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+        memset(t->span[i].o, 0, t->kv->head_dim * sizeof(float));
+        if (keys[i] > 0)
             weigh_keys(t, i, begin, keys[i]);
-        }
     }
-    value_blocks(t, 0, n, begin, 0, shared, shared * KV_BLOCK_TOKENS);
+    add_values(t, 0, n, begin, 0, fewest);
     for (uint32_t i = 0; i < n; i++)
-        value_blocks(t, i, 1, begin, shared, (keys[i] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS, keys[i]);
+        add_values(t, i, 1, begin, fewest, keys[i]);
 }
 
 // m = max(M, m'), a = exp(M - m), b = exp(m' - m); L = fma(L, a, l * b), O = fma(O, a, o * b).
