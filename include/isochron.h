@@ -70,7 +70,7 @@ typedef struct iso_compile_options {
     uint32_t
         max_seq_len; /* tokens of one sequence, prompt and output together; 0: 4096 or the model's context */
     uint32_t slots;  /* sequences at once; 0: 1 */
-    uint32_t batch_tokens; /* most tokens computed in one step; 0: 64 or `slots` */
+    uint32_t batch_tokens; /* most tokens computed in one step; 0: 128 or `slots` */
     uint32_t kv_q8;        /* 0: the KV cache holds f16; 1: 8-bit codes with a scale per token and head */
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of weights; may be NULL */
     void *context;

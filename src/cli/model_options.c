@@ -20,7 +20,7 @@ static const struct argp_option COMPILE_OPTIONS[] = {
     {"np", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 1},
     {"kv", KEY_KV, "f16|q8", 0, "Elements of the KV cache (default: f16)", 1},
     {"batch-tokens", KEY_BATCH_TOKENS, "N", 0,
-     "Most tokens computed in one step (default: 64); more makes prefill "
+     "Most tokens computed in one step (default: 128); more makes prefill "
      "faster and steps longer",
      1},
     {0},

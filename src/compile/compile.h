@@ -12,7 +12,7 @@
 
 #define COMPILE_MAX_SEQ_LEN_DEFAULT  4096 // or the model's context where that is shorter
 #define COMPILE_SLOTS_DEFAULT        1
-#define COMPILE_BATCH_TOKENS_DEFAULT 64
+#define COMPILE_BATCH_TOKENS_DEFAULT 128
 
 struct compile_options {
     uint32_t max_seq_len;  // 0: the default

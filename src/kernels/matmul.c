@@ -30,6 +30,11 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
     return vf_load_bf16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
 }
 
+// A panel is read in two or three streams at once, which the processor's own prefetchers follow less well than
+// one: asking for what lies this far on reads it at memory speed.
+#define PREFETCH_ROWS  4
+#define PREFETCH_BYTES 2048
+
 // One panel times `tile` rows, a constant where this is inlined, so that the accumulators stay in registers.
 VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const struct panel_layout *at,
                             uint32_t panel, uint32_t row, uint32_t tile)
@@ -52,6 +57,9 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
         size_t x_at = a8_index(a->rows, a->k, 0, row);
         for (uint32_t g = 0; g < a->k / GROUP; g++, x_at += a8_tile_rows(a->rows, row)) {
             struct group_weights weights;
+            if (tile <= PREFETCH_ROWS) // more rows are bound by arithmetic
+                for (uint32_t i = 0; i < group_bytes(type); i += 64)
+                    __builtin_prefetch(w + (size_t)g * group_bytes(type) + i + PREFETCH_BYTES, 0, 2);
             group_codes(type, w, at, g, &weights);
             group_scales(type, w, at, g, &weights);
             VEC_UNROLL

@@ -21,6 +21,13 @@ VEC_INLINE int32_t zero_eighths(enum dtype type)
     return type == DT_Q4_0 ? 1 : type == DT_Q5_0 ? 2 : type == DT_Q8_0 ? VEC_SIGNED_ZERO / 8 : 0;
 }
 
+// Bytes of a panel for each group of 32: codes, fifth bits, scales, minima.
+VEC_INLINE uint32_t group_bytes(enum dtype type)
+{
+    uint32_t codes = type == DT_Q8_0 ? 512 : 256, high = type == DT_Q5_0 || type == DT_Q5_1 ? 64 : 0;
+    return codes + high + (has_min(type) ? 64 : 32);
+}
+
 VEC_INLINE const uint8_t *panel_codes(enum dtype type, const uint8_t *panel, uint32_t group)
 {
     return panel + (size_t)group * (type == DT_Q8_0 ? 512 : 256);

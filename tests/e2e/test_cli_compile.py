@@ -45,15 +45,15 @@ def test_aliases_and_defaults(models, tmp_path):
     ok("compile", models.llama, "-o", a, "-c", 200, "-np", 2)
     ok("compile", "--slots", 2, models.llama, "--max-seq-len=200", f"--output={b}")
     assert a.read_bytes() == b.read_bytes()
-    ok("compile", models.llama, "-o", a, "--kv", "f16", "--batch-tokens", 64, "--slots", 1, "-c", 512)
+    ok("compile", models.llama, "-o", a, "--kv", "f16", "--batch-tokens", 128, "--slots", 1, "-c", 512)
     ok("compile", models.llama, "-o", b)
     assert a.read_bytes() == b.read_bytes()
     ok("compile", models.llama, "-o", b, "--kv", "q8")
     assert a.read_bytes() != b.read_bytes()
     limits = ok("inspect", b, "--json").json["limits"]
-    assert limits == {"max_seq_len": 512, "slots": 1, "batch_tokens": 64, "kv": "q8"}
-    assert ok("compile", models.llama, "-o", b, "-np", 100, "--json").json["slots"] == 100
-    assert ok("inspect", b, "--json").json["limits"]["batch_tokens"] == 100
+    assert limits == {"max_seq_len": 512, "slots": 1, "batch_tokens": 128, "kv": "q8"}
+    assert ok("compile", models.llama, "-o", b, "-np", 200, "--json").json["slots"] == 200
+    assert ok("inspect", b, "--json").json["limits"]["batch_tokens"] == 200
 
 
 def test_values_that_the_model_rules_out(models, tmp_path):

@@ -202,8 +202,8 @@ def test_too_long_prompts_are_refused_with_the_numbers(plan):
 
 
 def test_options_of_the_plan_must_agree(plan):
-    ok("generate", plan, "-p", "x", "-n", 1, "-c", 512, "-np", 1, "--kv", "f16", "--batch-tokens", 64)
-    for option, value, has in [("max-seq-len", 100, 512), ("slots", 2, 1), ("batch-tokens", 65, 64)]:
+    ok("generate", plan, "-p", "x", "-n", 1, "-c", 512, "-np", 1, "--kv", "f16", "--batch-tokens", 128)
+    for option, value, has in [("max-seq-len", 100, 512), ("slots", 2, 1), ("batch-tokens", 129, 128)]:
         refused(iso("generate", plan, "-p", "x", f"--{option}={value}"), USAGE, plan, f"--{option}", value, has)
     refused(iso("generate", plan, "-p", "x", "--kv", "q8"), USAGE, plan, "--kv")
 

@@ -190,7 +190,7 @@ def test_other_alignment_and_version(tmp_path):
 def test_the_file_is_laid_out_as_described(tmp_path):
     make_tiny.make(tmp_path / "m.gguf", type="mixed")
     plan = compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--max-seq-len", 100, "--slots", 3)
-    assert plan.limits == dict(max_seq_len=100, slots=3, batch_tokens=64, kv_type=0)
+    assert plan.limits == dict(max_seq_len=100, slots=3, batch_tokens=128, kv_type=0)
     assert plan.arch == "llama" and plan.eog == (328, 330)
     end = HEADER.size
     for offset, n in plan.sections:
@@ -304,7 +304,7 @@ def test_limits(tmp_path, options, says):
 def test_limits_at_their_ends(tmp_path):
     make_tiny.make(tmp_path / "m.gguf")
     limits = compiled(tmp_path / "m.gguf", tmp_path / "m.plan").limits
-    assert limits == dict(max_seq_len=512, slots=1, batch_tokens=64, kv_type=0)
+    assert limits == dict(max_seq_len=512, slots=1, batch_tokens=128, kv_type=0)
     options = ["--max-seq-len", 2, "--slots", 1024, "--batch-tokens", 8192, "--kv", "q8"]
     limits = compiled(tmp_path / "m.gguf", tmp_path / "m.plan", *options).limits
     assert limits == dict(max_seq_len=2, slots=1024, batch_tokens=8192, kv_type=1)
