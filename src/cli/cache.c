@@ -10,13 +10,14 @@
 #include "base/hash.h"
 #include "plan/plan.h"
 
-// What makes a plan another plan. No padding: its bytes are hashed.
+// What makes a plan another plan. No padding: its bytes are hashed. The defaults are in it for options not given.
 struct cache_key {
     uint64_t bytes, mtime_ns, inode, device;
     uint32_t max_seq_len, slots, batch_tokens, kv_type;
+    uint32_t max_seq_len_default, batch_tokens_default;
     uint64_t plan_version, program_version, path;
 };
-_Static_assert(sizeof(struct cache_key) == 72, "hashed as bytes");
+_Static_assert(sizeof(struct cache_key) == 80, "hashed as bytes");
 
 static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
 {
@@ -51,6 +52,8 @@ enum iso_err cache_find(const char *model_path, const struct compile_options *op
                                   .slots = options->slots,
                                   .batch_tokens = options->batch_tokens,
                                   .kv_type = options->kv_type,
+                                  .max_seq_len_default = COMPILE_MAX_SEQ_LEN_DEFAULT,
+                                  .batch_tokens_default = COMPILE_BATCH_TOKENS_DEFAULT,
                                   .plan_version = PLAN_VERSION,
                                   .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
                                   .path = hash64(real, strlen(real))};
