@@ -55,7 +55,10 @@ const struct argp COMPILE_ARGP = {.options = COMPILE_OPTIONS, .parser = parse_co
 static const struct argp_option RUN_OPTIONS[] = {
     {NULL, 0, NULL, 0, "How a plan is run:", 2},
     {"threads", KEY_THREADS, "N", 0, "Threads that compute (default: one for each CPU given or usable)", 2},
-    {"cpus", KEY_CPUS, "LIST", 0, "CPUs to pin the threads to, as in 0,1 or 2-5 (default: not pinned)", 2},
+    {"cpus", KEY_CPUS, "LIST", 0,
+     "CPUs to pin the threads to, as in 0,1 or 2-5 (default: one on each usable CPU where there are as many "
+     "threads, else not pinned)",
+     2},
     {"sched", KEY_SCHED, "other|fifo", 0,
      "Scheduling of the threads: fifo is real-time, before all others on their CPUs; it is refused where the "
      "host would stop such a thread for a part of each second (default: other)",

@@ -36,6 +36,22 @@ uint32_t session_threads(const struct run_flags *run)
     return (uint32_t)num_min((uint64_t)CPU_COUNT(&set), TEAM_THREADS_MAX);
 }
 
+// The CPU of each thread: those of --cpus; without it, where there is a thread for every usable CPU, one each, as
+// two threads on one CPU wait for each other; else NULL, not pinned.
+static const uint32_t *pin_to(const struct run_flags *run, uint32_t threads, uint32_t cpus[TEAM_THREADS_MAX])
+{
+    cpu_set_t set;
+    uint32_t n = 0;
+    if (run->n_cpus)
+        return run->cpus;
+    if (sched_getaffinity(0, sizeof set, &set) || (uint32_t)CPU_COUNT(&set) != threads)
+        return NULL;
+    for (uint32_t cpu = 0; n < threads; cpu++)
+        if (CPU_ISSET(cpu, &set))
+            cpus[n++] = cpu;
+    return cpus;
+}
+
 uint64_t session_memory_available(void)
 {
     FILE *f = fopen("/proc/meminfo", "re");
@@ -148,9 +164,10 @@ static enum iso_err open_plan(const char *path, const struct compile_flags *comp
         err = open_text(s, reterr);
     if (err)
         return err;
+    uint32_t cpus[TEAM_THREADS_MAX];
     const struct unit_config config = {.kernels = run->isa_given ? kernels_get(run->isa) : NULL,
                                        .threads = s->threads,
-                                       .cpus = run->n_cpus ? run->cpus : NULL,
+                                       .cpus = pin_to(run, s->threads, cpus),
                                        .fifo = run->fifo,
                                        .pool_bytes_max = run->pool_bytes,
                                        .extra_bytes = s->account.runtime_text};
