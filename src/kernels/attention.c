@@ -3,30 +3,39 @@
 #include "kernels/kernels_isa.h"
 
 // y_i = fma(x_i, cos_i, -(x_j * sin_i)), y_j = fma(x_j, cos_i, x_i * sin_i), j = i + head_dim / 2.
+VEC_INLINE void rotate(float *x, float *x_half, const float *cosine, const float *sine)
+{
+    vf low = vf_load(x), high = vf_load(x_half), c = vf_load(cosine), s = vf_load(sine);
+    vf_store(x, vf_fma(low, c, vf_sub(vf_set1(-0.0f), vf_mul(high, s)))); // -0 - v is -v
+    vf_store(x_half, vf_fma(high, c, vf_mul(low, s)));
+}
+
+// The last 8 pairs of a head whose half is no multiple of 16.
+VEC_INLINE void rotate_eight(float *x, float *x_half, const float *cosine, const float *sine)
+{
+    float low[VEC_LANES] = {0}, high[VEC_LANES] = {0}, c[VEC_LANES] = {0}, s[VEC_LANES] = {0};
+    memcpy(low, x, 8 * sizeof *x);
+    memcpy(high, x_half, 8 * sizeof *x);
+    memcpy(c, cosine, 8 * sizeof *x);
+    memcpy(s, sine, 8 * sizeof *x);
+    rotate(low, high, c, s);
+    memcpy(x, low, 8 * sizeof *x);
+    memcpy(x_half, high, 8 * sizeof *x);
+}
+
 void KERNEL(rope)(const struct rope_args *a, uint32_t row_begin, uint32_t row_end)
 {
     uint32_t half = a->head_dim / 2;
-    ASSERT_HOT(half % 8 == 0);
+    ASSERT_HOT(half % 8 == 0); // the smallest head_dim is 16
     for (uint32_t row = row_begin; row < row_end; row++) {
         float *x = (float *)((uint8_t *)a->x + row * a->x_stride);
-        const float *cosine = a->table + (size_t)a->rows[row].position * a->head_dim;
-        const float *sine = cosine + half;
+        const float *cosine = a->table + (size_t)a->rows[row].position * a->head_dim, *sine = cosine + half;
         for (uint32_t h = 0; h < a->heads; h++, x += a->head_dim) {
-            for (uint32_t i = 0; i < half; i += 8) { // 8 pairs a vector: the smallest head_dim is 16
-                float in[VEC_LANES], swapped[VEC_LANES], c[VEC_LANES], s[VEC_LANES];
-                for (uint32_t j = 0; j < 8; j++) {
-                    in[j] = x[i + j];
-                    in[j + 8] = x[i + j + half];
-                    swapped[j] = -(x[i + j + half] * sine[i + j]);
-                    swapped[j + 8] = x[i + j] * sine[i + j];
-                    c[j] = c[j + 8] = cosine[i + j];
-                }
-                vf_store(s, vf_fma(vf_load(in), vf_load(c), vf_load(swapped)));
-                for (uint32_t j = 0; j < 8; j++) {
-                    x[i + j] = s[j];
-                    x[i + j + half] = s[j + 8];
-                }
-            }
+            uint32_t i = 0;
+            for (; half - i >= VEC_LANES; i += VEC_LANES)
+                rotate(x + i, x + half + i, cosine + i, sine + i);
+            if (i < half)
+                rotate_eight(x + i, x + half + i, cosine + i, sine + i);
         }
     }
 }

@@ -18,7 +18,7 @@ VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const st
         else
             dot = vi_dot4_u(dot, w->code[v], x->q[at] + 4 * v);
     }
-    return group_add(type, w, x->scale + at, x->shift + at, dot, acc);
+    return group_add(type, w, x->scale + at, x->shift + at, vf_from_vi(dot), acc);
 }
 
 VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)

@@ -62,11 +62,11 @@ VEC_INLINE void group_scales(enum dtype type, const uint8_t *panel, const struct
         w->m = vf_load_f16((const uint16_t *)(panel + at->mins) + (size_t)group * PANEL_LANES);
 }
 
-// acc with the exact dot of one group and row added.
+// acc with the exact dot of one group and row, as f32, added.
 VEC_INLINE vf group_add(enum dtype type, const struct group_weights *w, const float *scale,
-                        const float *shift, vi dot, vf acc)
+                        const float *shift, vf dot, vf acc)
 {
-    acc = vf_fma(vf_mul(w->d, vf_set1(*scale)), vf_from_vi(dot), acc);
+    acc = vf_fma(vf_mul(w->d, vf_set1(*scale)), dot, acc);
     return has_min(type) ? vf_fma(w->m, vf_set1(*shift), acc) : acc;
 }
 

@@ -99,7 +99,7 @@ VEC_INLINE void walk_step(const struct matrix_walk *w, int odd, uint32_t step, u
     VEC_UNROLL
     for (uint32_t r = 0; r < A8_TILE; r++)
         acc[r] = group_add(w->type, &scales, w->x.scale + at + r, w->x.shift + at + r,
-                           vi_load(w->dot[step % 4][r]), acc[r]);
+                           matrix_sum(w->dot[step % 4][r]), acc[r]);
 }
 
 // Accumulators of a row: from +0 in the first block, kept between blocks, to y after the last.
@@ -158,7 +158,7 @@ VEC_INLINE void matrix_last(const struct matrix_walk *w, size_t row, float (*acc
         walk_scales(w, g, &scales);
         for (uint32_t r = 0; r < w->args->rows - row; r++)
             vf_store(acc_at[r], group_add(w->type, &scales, w->x.scale + i + r, w->x.shift + i + r,
-                                          vi_load(w->dot[0][r]), vf_load(acc_at[r])));
+                                          matrix_sum(w->dot[0][r]), vf_load(acc_at[r])));
     }
     for (uint32_t r = 0; r < w->args->rows - row; r++)
         walk_store(w, row + r, acc_at[r], vf_load(acc_at[r]));

@@ -36,6 +36,17 @@ VEC_INLINE void matrix_end(void)
     _tile_release();
 }
 
+// Sums start at the bits of VEC_MAGIC, so that a sum, of less than 2^22, is one when read as f32: taking
+// VEC_MAGIC off is exact, and does not need the port that a conversion shares with products.
+static const _Alignas(64) uint32_t MATRIX_BIAS[VEC_LANES] = {
+    0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000,
+    0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000};
+
+VEC_INLINE vf matrix_sum(const int32_t sum[VEC_LANES])
+{
+    return vf_sub(vf_load((const float *)sum), vf_set1(VEC_MAGIC));
+}
+
 // Starts the dots of a group: sum[row][out] = sum over the group of q[row] times the panel's signed codes. Two
 // groups can be under way, `odd` saying on which registers. GCC's intrinsics don't tell that they read memory:
 // hence the barrier.
@@ -43,12 +54,12 @@ VEC_INLINE void matrix_start(int odd, const int8_t (*q)[32], const uint8_t *code
 {
     __asm__ volatile("" ::: "memory");
     if (odd) {
-        _tile_zero(1);
+        _tile_loadd(1, MATRIX_BIAS, 0);
         _tile_loadd(4, q, 32);
         _tile_loadd(7, code, 64);
         _tile_dpbssd(1, 4, 7);
     } else {
-        _tile_zero(0);
+        _tile_loadd(0, MATRIX_BIAS, 0);
         _tile_loadd(3, q, 32);
         _tile_loadd(6, code, 64);
         _tile_dpbssd(0, 3, 6);
@@ -68,7 +79,7 @@ VEC_INLINE void matrix_last_rows(const int8_t (*q)[32], const uint8_t *code,
                                  int32_t sum[VEC_MATRIX][VEC_LANES])
 {
     __asm__ volatile("" ::: "memory");
-    _tile_zero(2);
+    _tile_loadd(2, MATRIX_BIAS, 0);
     _tile_loadd(5, q, 32);
     _tile_loadd(6, code, 64);
     _tile_dpbssd(2, 5, 6);

@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/num.h"
+
+#define ROWS_TOGETHER 8
 
 struct exec {
     struct unit *u;
@@ -162,11 +165,10 @@ static void run_gather(const struct exec *e, const struct plan_op *op, uint32_t 
                op->out.cols * sizeof(float));
 }
 
-static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thread)
+// The rows [begin, end) of an operation that goes by rows; else the thread's share.
+static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thread, uint32_t begin,
+                   uint32_t end)
 {
-    uint32_t begin, end;
-    struct plan_ref rows = op->code == PLAN_OP_KV_STORE ? op->in[0] : op->out;
-    team_share(rows_of(e, rows), e->u->team.threads, thread, &begin, &end);
     switch ((enum plan_code)op->code) {
     case PLAN_OP_EMBED:
         run_embed(e, op, begin, end);
@@ -201,13 +203,32 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thre
     }
 }
 
+// Operations up to the next meeting: a few rows through all of them, then the next few, so that what one writes
+// is still in the cache when another reads it.
+static void run_together(const struct exec *e, const struct plan_op *ops, uint32_t n, uint32_t thread)
+{
+    uint32_t begin, end;
+    team_share(rows_of(e, ops->code == PLAN_OP_KV_STORE ? ops->in[0] : ops->out), e->u->team.threads, thread,
+               &begin, &end);
+    if (n == 1) {
+        run_op(e, ops, thread, begin, end);
+        return;
+    }
+    for (; begin < end; begin += ROWS_TOGETHER)
+        for (uint32_t i = 0; i < n; i++)
+            run_op(e, &ops[i], thread, begin, (uint32_t)num_min(begin + ROWS_TOGETHER, end));
+}
+
 static void run_program(void *context, uint32_t thread)
 {
     const struct exec *e = context;
     const struct plan *plan = e->u->plan;
-    for (uint32_t i = 0; i < plan->header->n_ops; i++) {
-        run_op(e, &plan->ops[i], thread);
-        if (e->u->team.threads > 1 && e->u->meets[i])
+    for (uint32_t first = 0, last; first < plan->header->n_ops; first = last) {
+        last = first + 1;
+        while (last < plan->header->n_ops && !e->u->meets[last - 1])
+            last++;
+        run_together(e, plan->ops + first, last - first, thread);
+        if (e->u->team.threads > 1 && last < plan->header->n_ops)
             team_barrier(&e->u->team);
     }
 }
