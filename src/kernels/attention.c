@@ -108,58 +108,86 @@ struct query_tile {
     struct partial all[VEC_QUERY_TILE], span[VEC_QUERY_TILE];
 };
 
-// Scores of the first `keys` keys of a span that begins at position `begin`, and of what else is in the last
-// block, for n queries: s = (sum over d ascending of fma(q_d, k_d)) * scale; with q8 the sum runs over codes and
-// is multiplied by the key's scale first. n is a constant where this is inlined.
-VEC_INLINE void score_keys(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t keys)
+// Scores of the keys of `blocks` blocks from key `at` of the span on, for n queries: s = (sum over d ascending of
+// fma(q_d, k_d)) * scale; with q8 the sum runs over codes and is multiplied by the key's scale first. n and blocks
+// are constants where this is inlined: 8 chains alone would leave the processor waiting for each fma.
+VEC_INLINE void score_blocks(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t at, uint32_t blocks)
 {
     const struct kv_layout *kv = t->kv;
-    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
-        const uint8_t *k = t->k + t->blocks[(begin + at) / KV_BLOCK_TOKENS] * t->block_bytes;
-        vf s[VEC_QUERY_TILE];
+    const uint8_t *k[2];
+    vf s[2 * VEC_QUERY_TILE];
+    VEC_UNROLL
+    for (uint32_t b = 0; b < blocks; b++)
+        k[b] = t->k + t->blocks[(begin + at) / KV_BLOCK_TOKENS + b] * t->block_bytes;
+    VEC_UNROLL
+    for (uint32_t i = 0; i < n * blocks; i++)
+        s[i] = vf_set1(0);
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        vf key[2];
         VEC_UNROLL
-        for (uint32_t i = 0; i < n; i++)
-            s[i] = vf_set1(0);
-        for (uint32_t d = 0; d < kv->head_dim; d++) {
-            vf key = kv_load(kv->type, k, d * KV_BLOCK_TOKENS);
-            VEC_UNROLL
-            for (uint32_t i = 0; i < n; i++)
-                s[i] = vf_fma(vf_set1(t->q[i][d]), key, s[i]);
-        }
+        for (uint32_t b = 0; b < blocks; b++)
+            key[b] = kv_load(kv->type, k[b], d * KV_BLOCK_TOKENS);
         VEC_UNROLL
-        for (uint32_t i = 0; i < n; i++) {
-            if (kv->type == KV_Q8)
-                s[i] = vf_mul(s[i], vf_load((const float *)(k + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
-            vf_store(t->p[i] + at, vf_mul(s[i], vf_set1(t->scale)));
-        }
+        for (uint32_t i = 0; i < n * blocks; i++)
+            s[i] = vf_fma(vf_set1(t->q[i / blocks][d]), key[i % blocks], s[i]);
+    }
+    VEC_UNROLL
+    for (uint32_t i = 0; i < n * blocks; i++) {
+        if (kv->type == KV_Q8)
+            s[i] = vf_mul(s[i],
+                          vf_load((const float *)(k[i % blocks] + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
+        vf_store(t->p[i / blocks] + at + i % blocks * KV_BLOCK_TOKENS, vf_mul(s[i], vf_set1(t->scale)));
     }
 }
 
-// o_d = fma(p_j, v_jd, o_d) for keys [first, last) of the span, ascending, for queries [i, i + n).
+// Scores of the first `keys` keys of a span that begins at position `begin`, and of what else is in the last
+// block.
+VEC_INLINE void score_keys(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t keys)
+{
+    uint32_t at = 0;
+    for (; VEC_QUERY_VECTORS == 2 && at + KV_BLOCK_TOKENS < keys; at += 2 * KV_BLOCK_TOKENS)
+        score_blocks(t, n, begin, at, 2);
+    for (; at < keys; at += KV_BLOCK_TOKENS)
+        score_blocks(t, n, begin, at, 1);
+}
+
+// o_d = fma(p_j, v_jd, o_d) for keys [first, last) of the span, ascending, for queries [i, i + n) and `vectors`
+// vectors of the head from d on.
+VEC_INLINE void add_values_at(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
+                              uint32_t last, uint32_t d, uint32_t vectors)
+{
+    const struct kv_layout *kv = t->kv;
+    vf o[2 * VEC_QUERY_TILE];
+    VEC_UNROLL
+    for (uint32_t j = 0; j < n * vectors; j++)
+        o[j] = vf_load(t->span[i + j / vectors].o + d + j % vectors * VEC_LANES);
+    for (uint32_t at = first, end; at < last; at = end) {
+        uint32_t block = at / KV_BLOCK_TOKENS;
+        const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + block] * t->block_bytes;
+        end = last < (block + 1) * KV_BLOCK_TOKENS ? last : (block + 1) * KV_BLOCK_TOKENS;
+        for (uint32_t key = at; key < end; key++) {
+            vf value[2];
+            VEC_UNROLL
+            for (uint32_t x = 0; x < vectors; x++)
+                value[x] = kv_load(kv->type, v, key % KV_BLOCK_TOKENS * kv->head_dim + d + x * VEC_LANES);
+            VEC_UNROLL
+            for (uint32_t j = 0; j < n * vectors; j++)
+                o[j] = vf_fma(vf_set1(t->p[i + j / vectors][key]), value[j % vectors], o[j]);
+        }
+    }
+    VEC_UNROLL
+    for (uint32_t j = 0; j < n * vectors; j++)
+        vf_store(t->span[i + j / vectors].o + d + j % vectors * VEC_LANES, o[j]);
+}
+
 VEC_INLINE void add_values(struct query_tile *t, uint32_t i, uint32_t n, uint32_t begin, uint32_t first,
                            uint32_t last)
 {
-    const struct kv_layout *kv = t->kv;
-    for (uint32_t d = 0; first < last && d < kv->head_dim; d += VEC_LANES) {
-        vf o[VEC_QUERY_TILE];
-        VEC_UNROLL
-        for (uint32_t j = 0; j < n; j++)
-            o[j] = vf_load(t->span[i + j].o + d);
-        for (uint32_t at = first, end; at < last; at = end) {
-            uint32_t block = at / KV_BLOCK_TOKENS;
-            const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + block] * t->block_bytes;
-            end = last < (block + 1) * KV_BLOCK_TOKENS ? last : (block + 1) * KV_BLOCK_TOKENS;
-            for (uint32_t key = at; key < end; key++) {
-                vf value = kv_load(kv->type, v, key % KV_BLOCK_TOKENS * kv->head_dim + d);
-                VEC_UNROLL
-                for (uint32_t j = 0; j < n; j++)
-                    o[j] = vf_fma(vf_set1(t->p[i + j][key]), value, o[j]);
-            }
-        }
-        VEC_UNROLL
-        for (uint32_t j = 0; j < n; j++)
-            vf_store(t->span[i + j].o + d, o[j]);
-    }
+    uint32_t d = 0, dims = first < last ? t->kv->head_dim : 0;
+    for (; VEC_QUERY_VECTORS == 2 && d + VEC_LANES < dims; d += 2 * VEC_LANES)
+        add_values_at(t, i, n, begin, first, last, d, 2);
+    for (; d < dims; d += VEC_LANES)
+        add_values_at(t, i, n, begin, first, last, d, 1);
 }
 
 // Scores to weights of query i over the `keys` keys of a span: e_j = exp(s_j - max), their sum by position

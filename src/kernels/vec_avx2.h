@@ -14,9 +14,10 @@ typedef struct {
 typedef vi vb;
 typedef vf vm; // all bits of a lane, or none
 
-#define VEC_SIGNED_ZERO 0
-#define VEC_ROW_TILE    2
-#define VEC_QUERY_TILE  4
+#define VEC_SIGNED_ZERO   0
+#define VEC_ROW_TILE      2
+#define VEC_QUERY_TILE    4
+#define VEC_QUERY_VECTORS 1
 
 #define VEC_BOTH(type, expression) \
     type both;                     \

@@ -8,9 +8,10 @@ typedef __m512i vi;
 typedef __m512i vb;
 typedef __mmask16 vm;
 
-#define VEC_SIGNED_ZERO 128 // signed codes become unsigned ones, 128 more
-#define VEC_ROW_TILE    16
-#define VEC_QUERY_TILE  8
+#define VEC_SIGNED_ZERO   128 // signed codes become unsigned ones, 128 more
+#define VEC_ROW_TILE      16
+#define VEC_QUERY_TILE    8
+#define VEC_QUERY_VECTORS 2
 
 VEC_INLINE vf vf_load(const float *p)
 {

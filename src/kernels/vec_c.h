@@ -7,9 +7,10 @@ typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint8_t vb __attribute__((vector_size(64)));
 typedef vi vm; // -1 or 0
 
-#define VEC_SIGNED_ZERO 0
-#define VEC_ROW_TILE    4
-#define VEC_QUERY_TILE  4
+#define VEC_SIGNED_ZERO   0
+#define VEC_ROW_TILE      4
+#define VEC_QUERY_TILE    4
+#define VEC_QUERY_VECTORS 1
 
 VEC_INLINE vf vf_load(const float *p)
 {

@@ -8,9 +8,10 @@ typedef int32x4x4_t vi;
 typedef int8x16x4_t vb;
 typedef uint32x4x4_t vm;
 
-#define VEC_SIGNED_ZERO 0
-#define VEC_ROW_TILE    2
-#define VEC_QUERY_TILE  4
+#define VEC_SIGNED_ZERO   0
+#define VEC_ROW_TILE      2
+#define VEC_QUERY_TILE    4
+#define VEC_QUERY_VECTORS 1
 
 #define VEC_FOUR(type, expression)  \
     type four;                      \
