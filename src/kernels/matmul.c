@@ -59,7 +59,7 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
             struct group_weights weights;
             if (tile <= PREFETCH_ROWS) // more rows are bound by arithmetic
                 for (uint32_t i = 0; i < group_bytes(type); i += 64)
-                    __builtin_prefetch(w + (size_t)g * group_bytes(type) + i + PREFETCH_BYTES, 0, 2);
+                    __builtin_prefetch(w + (size_t)g * group_bytes(type) + i + PREFETCH_BYTES, 0, 3);
             group_codes(type, w, at, g, &weights);
             group_scales(type, w, at, g, &weights);
             VEC_UNROLL
