@@ -83,7 +83,7 @@ ISO_API iso_code iso_compile(const char *model_path, const char *plan_path,
 /* ---- Plans
  * -------------------------------------------------------------------------------------------------- */
 
-/* Loads a plan into sealed memory and checks all of it. Close with iso_plan_close, after its units. */
+/* Loads a plan into read-only memory and checks all of it. Close with iso_plan_close, after its units. */
 ISO_API iso_code iso_plan_open(const char *path, iso_plan **plan, iso_error *error);
 ISO_API void iso_plan_close(iso_plan *plan); /* NULL is allowed */
 

@@ -1,5 +1,6 @@
 #include "base/pages.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -37,12 +38,15 @@ uint8_t *pages_map(uint64_t bytes, const char *name)
     return base;
 }
 
-void pages_touch(uint8_t *p, uint64_t bytes)
+bool pages_touch(uint8_t *p, uint64_t bytes)
 {
     if (madvise(p, bytes, MADV_POPULATE_WRITE) == 0)
-        return;
+        return true;
+    if (errno != EINVAL)
+        return false;
     for (uint64_t at = 0; at < bytes; at += PAGES_BYTES) // before Linux 5.14
         ((volatile uint8_t *)p)[at] = 0;
+    return true;
 }
 
 void pages_unmap(void *p, uint64_t bytes)

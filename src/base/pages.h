@@ -5,6 +5,7 @@
 // it but speed.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PAGES_BYTES      4096
@@ -14,6 +15,6 @@
 // come with their first touch. `name` is shown in /proc/PID/smaps where the kernel can. NULL where the system
 // refuses. Free with pages_unmap.
 uint8_t *pages_map(uint64_t bytes, const char *name);
-// Has every page of fresh memory there.
-void pages_touch(uint8_t *p, uint64_t bytes);
+// Has every page of fresh memory there; false where the system can't.
+bool pages_touch(uint8_t *p, uint64_t bytes);
 void pages_unmap(void *p, uint64_t bytes);

@@ -14,10 +14,10 @@
 struct cache_key {
     uint64_t bytes, mtime_ns, inode, device;
     uint32_t max_seq_len, slots, batch_tokens, kv_type;
-    uint32_t max_seq_len_default, batch_tokens_default;
+    uint32_t max_seq_len_default, slots_default, batch_tokens_default, reserved;
     uint64_t plan_version, program_version, path;
 };
-_Static_assert(sizeof(struct cache_key) == 80, "hashed as bytes");
+_Static_assert(sizeof(struct cache_key) == 88, "hashed as bytes");
 
 static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
 {
@@ -53,6 +53,7 @@ enum iso_err cache_find(const char *model_path, const struct compile_options *op
                                   .batch_tokens = options->batch_tokens,
                                   .kv_type = options->kv_type,
                                   .max_seq_len_default = COMPILE_MAX_SEQ_LEN_DEFAULT,
+                                  .slots_default = COMPILE_SLOTS_DEFAULT,
                                   .batch_tokens_default = COMPILE_BATCH_TOKENS_DEFAULT,
                                   .plan_version = PLAN_VERSION,
                                   .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),

@@ -300,7 +300,10 @@ VEC_INLINE void attend_tile(const struct attention_args *a, struct query_tile *t
 void KERNEL(attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end)
 {
     uint32_t per = a->heads / a->layout.kv_heads;
-    struct query_tile t = {.kv = &a->layout, .block_bytes = kv_block_bytes(&a->layout), .scale = a->scale};
+    struct query_tile t; // 40 KiB, written by each tile before it is read
+    t.kv = &a->layout;
+    t.block_bytes = kv_block_bytes(&a->layout);
+    t.scale = a->scale;
     ASSERT_HOT(a->heads % a->layout.kv_heads == 0 && a->layout.head_dim % VEC_LANES == 0);
     ASSERT_HOT(a->layout.head_dim <= KV_HEAD_DIM_MAX);
     for (uint32_t item = item_begin, rows; item < item_end; item += rows) {

@@ -126,7 +126,8 @@ struct kernels {
     void (*exp_shifted)(const float *x, uint32_t n, float max, float *y);
 };
 
-// The table of an ISA, or NULL where this build has none or this machine can't run it.
+// The table of an ISA, or NULL where this build has none or this machine can't run it. Asking for amx asks the
+// kernel for the tiles, for the whole process and for good; it then keeps 8 KiB for each thread that has used them.
 const struct kernels *kernels_get(enum isa isa);
 // The fastest that this machine can run; never NULL.
 const struct kernels *kernels_best(void);

@@ -44,7 +44,7 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
     VEC_UNROLL
     for (uint32_t r = 0; r < tile; r++)
         acc[r] = vf_set1(0);
-    if (type == DT_F32 || type == DT_F16 || type == DT_BF16) {
+    if (is_float(type)) {
         const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
         for (uint32_t k = 0; k < a->k; k++) {
             vf weights = float_load(type, w, k);
@@ -75,7 +75,7 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
 VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
 {
 #ifdef VEC_MATRIX
-    if (type != DT_F32 && type != DT_F16 && type != DT_BF16 && a->rows >= VEC_MATRIX_MIN) {
+    if (!is_float(type) && a->rows >= VEC_MATRIX_MIN) {
         matmul_matrix(type, a, panel_begin, panel_end);
         return;
     }

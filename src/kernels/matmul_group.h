@@ -10,6 +10,11 @@ struct group_weights {
     vf d, m;
 };
 
+VEC_INLINE bool is_float(enum dtype type)
+{
+    return type == DT_F32 || type == DT_F16 || type == DT_BF16;
+}
+
 VEC_INLINE bool has_min(enum dtype type)
 {
     return type == DT_Q4_1 || type == DT_Q5_1;

@@ -26,7 +26,7 @@
 //                                         a >= -127
 //   vi_dot4_s(acc, w, a)                  the same with signed codes from vb_signed, but for a part that the
 //                                         caller adds: VEC_SIGNED_ZERO times the sum of all a
-// An ISA with a matrix unit (VEC_MATRIX) also has vi_load, vb_store, vb_minus(codes, n) and matrix_*.
+// An ISA with a matrix unit (VEC_MATRIX) also has vb_store, vb_minus(codes, n) and matrix_*.
 #pragma once
 
 #include <stdbool.h>

@@ -28,6 +28,10 @@ VEC_INLINE void matrix_begin(uint32_t last_rows)
         config.rows[tile] = (uint8_t)(is_weight ? 8 : is_last && last_rows ? last_rows : VEC_MATRIX);
         config.row_bytes[tile] = is_sum || is_weight ? 64 : 32;
     }
+    __asm__ volatile(""
+                     :
+                     : "r"(&config)
+                     : "memory"); // GCC's intrinsic tells of 8 of the 64 bytes that it reads
     _tile_loadconfig(&config);
 }
 

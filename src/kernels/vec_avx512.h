@@ -105,11 +105,6 @@ VEC_INLINE vi vi_set1(int32_t x)
     return _mm512_set1_epi32(x);
 }
 
-VEC_INLINE vi vi_load(const int32_t *p)
-{
-    return _mm512_loadu_si512(p);
-}
-
 VEC_INLINE void vi_store(int32_t *p, vi v)
 {
     _mm512_storeu_si512(p, v);

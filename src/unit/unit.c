@@ -98,10 +98,13 @@ static enum iso_err map_pool(const struct plan_header *h, uint8_t **ret, bool *r
 {
     uint64_t bytes = unit_pool_bytes(h);
     uint8_t *pool = pages_map(bytes, "isochron-pool");
+    if (pool && !pages_touch(pool, bytes)) {
+        pages_unmap(pool, bytes);
+        pool = NULL;
+    }
     if (!pool)
         return iso_fail(reterr, ISO_E_NOMEM, 0, "pool", "the system refused a pool of %" PRIu64 " bytes",
                         bytes);
-    pages_touch(pool, bytes);
     *ret_locked = mlock(pool, bytes) == 0;
     *ret = pool;
     return ISO_OK;

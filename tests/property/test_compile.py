@@ -47,7 +47,7 @@ class Plan:
     def __init__(self, path):
         self.bytes = pathlib.Path(path).read_bytes()
         f = HEADER.unpack_from(self.bytes)
-        assert f[0] == b"ISOPLAN\n" and f[1] == 1 and f[2] == HEADER.size and f[3] == len(self.bytes)
+        assert f[0] == b"ISOPLAN\n" and f[1] == 2 and f[2] == HEADER.size and f[3] == len(self.bytes)
         self.sections = [(f[4 + 3 * i], f[5 + 3 * i]) for i in range(5)]
         self.arch = f[19].rstrip(b"\0").decode()
         self.model = dict(zip("vocab hidden layers heads kv_heads head_dim ffn context".split(), f[21:29]))
@@ -308,7 +308,7 @@ def test_limits_at_their_ends(tmp_path):
     options = ["--max-seq-len", 2, "--slots", 1024, "--batch-tokens", 8192, "--kv", "q8"]
     limits = compiled(tmp_path / "m.gguf", tmp_path / "m.plan", *options).limits
     assert limits == dict(max_seq_len=2, slots=1024, batch_tokens=8192, kv_type=1)
-    assert compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--slots", 100).limits["batch_tokens"] == 100
+    assert compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--slots", 200).limits["batch_tokens"] == 200
 
 
 def limit_file_size(n):

@@ -139,8 +139,8 @@ static uint64_t *row_of(struct resident *r, const char *name)
     return name[0] == '/' ? &r->files : &r->other_anonymous;
 }
 
-// The pool shows its name only where the kernel keeps names, so it is known by its place too.
-static struct resident read_resident(const void *pool)
+// Plan and pool show their names only where the kernel keeps names, so they are known by their place too.
+static struct resident read_resident(const void *plan, const void *pool)
 {
     struct resident r = {0};
     char line[4096], name[4096] = "";
@@ -157,8 +157,9 @@ static struct resident read_resident(const void *pool)
             begin = b;
             end = e;
         } else if (sscanf(line, "Rss: %" SCNu64, &kib) == 1) {
+            bool is_plan = (uintptr_t)plan >= begin && (uintptr_t)plan < end;
             bool is_pool = (uintptr_t)pool >= begin && (uintptr_t)pool < end;
-            *(is_pool ? &r.pool : row_of(&r, name)) += kib;
+            *(is_plan ? &r.plan : is_pool ? &r.pool : row_of(&r, name)) += kib;
             r.total += kib;
         } else if (sscanf(line, "Pss: %" SCNu64, &kib) == 1) {
             r.pss += kib;
@@ -221,7 +222,7 @@ static int show_account(char **argv)
         fail_with(&e);
     encode_longest(tokenizer, text_bytes);
     generate(unit, 8, 3);
-    struct resident r = read_resident(unit);
+    struct resident r = read_resident(plan.header, unit);
     printf("{\"total\": %" PRIu64 ", \"weights\": %" PRIu64 ", \"activations\": %" PRIu64 ", \"kv\": %" PRIu64
            ", \"runtime\": %" PRIu64 ", \"tables\": %" PRIu64 ", \"plan_rest\": %" PRIu64
            ", \"stacks\": %" PRIu64 ", \"text\": %" PRIu64 ", \"image\": %" PRIu64 ", \"pool\": %" PRIu64

@@ -662,9 +662,9 @@ int main(void)
         cmocka_unit_test(test_score_before_a_full_house),
         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_nonfinite_ends_only_its_request),
+        cmocka_unit_test(test_meetings),
 #ifdef __x86_64__
         cmocka_unit_test(test_callers_environment),
-        cmocka_unit_test(test_meetings),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
