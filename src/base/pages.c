@@ -20,8 +20,8 @@ uint8_t *pages_map(uint64_t bytes, const char *name)
 {
     ASSERT(bytes > 0 && bytes <= UINT64_MAX / 2);
     uint64_t slack = bytes >= PAGES_HUGE_BYTES ? PAGES_HUGE_BYTES : 0;
-    uint8_t *base =
-        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // Reserved, so that the system refuses what it can't have, instead of finding out page by page.
+    uint8_t *base = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
     if (slack) { // the aligned part stays

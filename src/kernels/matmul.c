@@ -30,8 +30,9 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
     return vf_load_bf16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
 }
 
-// A panel is read in two or three streams at once, which the processor's own prefetchers follow less well than
-// one: asking for what lies this far on reads it at memory speed.
+// A panel is read in two or three streams at once (codes, scales, minima), which the processor's own prefetchers
+// follow less well than one. Panels are asked for in the order they lie in, this far ahead: in effect the codes, by
+// far the most, and the scales only near a panel's end.
 #define PREFETCH_ROWS  4
 #define PREFETCH_BYTES 2048
 

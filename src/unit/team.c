@@ -14,8 +14,8 @@
 
 // Pauses before a thread sleeps: a tenth of a millisecond or so where another thread may need this CPU; about a
 // millisecond where each has its own, as a CPU that went idle takes long to come back.
-#define SPINS        4000
-#define SPINS_PINNED 24000
+#define SPINS         4000
+#define SPINS_OWN_CPU 24000
 
 static void futex(_Atomic uint32_t *word, int op, uint32_t value)
 {
@@ -42,8 +42,7 @@ void team_barrier(struct team *team)
             futex(&team->generation, FUTEX_WAKE_PRIVATE, INT32_MAX);
         return;
     }
-    int spins = team->pinned ? SPINS_PINNED : SPINS;
-    for (int i = 0; i < spins; i++) {
+    for (uint32_t i = 0; i < team->spins; i++) {
         if (atomic_load_explicit(&team->generation, memory_order_acquire) != generation)
             return;
         pause_briefly();
@@ -187,14 +186,26 @@ void team_close(struct team *team)
     restore_caller(team);
 }
 
+static bool has_own_cpus(const struct team_config *config)
+{
+    for (uint32_t i = 0; config->cpus && i < config->threads; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (config->cpus[i] == config->cpus[j])
+                return false;
+    return config->cpus != NULL;
+}
+
 // Pins the caller and changes its scheduling.
 static enum iso_err set_caller(struct team *team, const struct team_config *config,
                                struct iso_errinfo *reterr)
 {
     cpu_set_t set;
-    team->pinned = config->cpus && sched_getaffinity(0, sizeof team->before, &team->before) == 0;
+    if (config->cpus && sched_getaffinity(0, sizeof team->before, &team->before))
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "cpus",
+                        "the CPUs this thread may use can't be read: %s", strerror(errno));
     if (config->cpus && (!set_cpu(&set, config->cpus[0]) || sched_setaffinity(0, sizeof set, &set)))
         return no_cpu(config->cpus[0], reterr);
+    team->pinned = config->cpus != NULL;
     return config->fifo ? make_fifo(team, reterr) : ISO_OK;
 }
 
@@ -203,6 +214,7 @@ enum iso_err team_open(struct team *team, const struct team_config *config, stru
     uint32_t threads = config->threads;
     ASSERT(threads > 0 && threads <= TEAM_THREADS_MAX);
     memset(team, 0, sizeof *team);
+    team->spins = has_own_cpus(config) ? SPINS_OWN_CPU : SPINS;
     enum iso_err err = set_caller(team, config, reterr);
     if (err) {
         restore_caller(team);

@@ -23,6 +23,7 @@ typedef void team_function(void *context, uint32_t thread);
 
 struct team {
     uint32_t threads;
+    uint32_t spins; // of a barrier before it sleeps
     team_function *function;
     void *context;
     pthread_t handles[TEAM_THREADS_MAX];

@@ -1,4 +1,4 @@
-// base: errors, buffers, arena, UTF-8.
+// base: errors, buffers, arena, pages, UTF-8.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -14,6 +15,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "base/utf8.h"
 
 static void test_err_text_is_printable(void **state)
@@ -131,12 +133,38 @@ static void test_sealed_allocation_aborts(void **state)
     arena_deinit(&a);
 }
 
+// What the machine can't have is refused when it is asked for, not killed when it is used; what it can have is
+// zeroed, aligned for huge pages, and there once touched.
+static void test_pages(void **state)
+{
+    (void)state;
+    const uint64_t bytes = 3 * PAGES_HUGE_BYTES + 5 * PAGES_BYTES;
+    uint8_t *p = pages_map(bytes, "isochron-test");
+    assert_non_null(p);
+    assert_int_equal((uintptr_t)p % PAGES_HUGE_BYTES, 0);
+    assert_true(pages_touch(p, bytes));
+    unsigned char resident[4 * PAGES_HUGE_BYTES / PAGES_BYTES];
+    assert_int_equal(mincore(p, bytes, resident), 0);
+    for (uint64_t at = 0; at < bytes; at += PAGES_BYTES)
+        assert_true(resident[at / PAGES_BYTES] & 1 && p[at] == 0);
+    p[0] = p[bytes - 1] = 1;
+    pages_unmap(p, bytes);
+    FILE *f = fopen("/proc/sys/vm/overcommit_memory", "re");
+    bool promises_all = f && fgetc(f) == '1';
+    if (f)
+        fclose(f);
+    if (promises_all)
+        print_message("# this system promises any memory: its refusal could not be tested\n");
+    else
+        assert_null(pages_map((uint64_t)1 << 45, "isochron-test"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_err_text_is_printable),    cmocka_unit_test(test_buf_stops_at_max),
         cmocka_unit_test(test_arena_cap_and_overflow),   cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_sealed_allocation_aborts),
+        cmocka_unit_test(test_sealed_allocation_aborts), cmocka_unit_test(test_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
