@@ -103,10 +103,25 @@ struct query_tile {
     const uint32_t *blocks;
     float scale;
     uint32_t keys[VEC_QUERY_TILE]; // of each query: those at positions below
+    uint32_t n_blocks;             // that hold any query's keys
     float q[VEC_QUERY_TILE][KV_HEAD_DIM_MAX];
     float p[VEC_QUERY_TILE][KV_SPAN_TOKENS]; // scores, then weights of the span's keys
     struct partial all[VEC_QUERY_TILE], span[VEC_QUERY_TILE];
 };
+
+// Asks for a head's K or V in a block that comes later. A piece of some KiB is too short for the processor's own
+// prefetchers, and the next one lies elsewhere.
+#define K_AHEAD 4 // blocks: two steps of score_keys
+#define V_AHEAD 2
+
+VEC_INLINE void kv_prefetch(const struct query_tile *t, const uint8_t *head, uint32_t block)
+{
+    if (block >= t->n_blocks)
+        return;
+    const uint8_t *at = head + t->blocks[block] * t->block_bytes;
+    for (uint64_t i = 0; i < kv_head_bytes(t->kv); i += 64)
+        __builtin_prefetch(at + i, 0, 3);
+}
 
 // Scores of the keys of `blocks` blocks from key `at` of the span on, for n queries: s = (sum over d ascending of
 // fma(q_d, k_d)) * scale; with q8 the sum runs over codes and is multiplied by the key's scale first. n and blocks
@@ -117,8 +132,11 @@ VEC_INLINE void score_blocks(struct query_tile *t, uint32_t n, uint32_t begin, u
     const uint8_t *k[2];
     vf s[2 * VEC_QUERY_TILE];
     VEC_UNROLL
-    for (uint32_t b = 0; b < blocks; b++)
-        k[b] = t->k + t->blocks[(begin + at) / KV_BLOCK_TOKENS + b] * t->block_bytes;
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t block = (begin + at) / KV_BLOCK_TOKENS + b;
+        k[b] = t->k + t->blocks[block] * t->block_bytes;
+        kv_prefetch(t, t->k, block + K_AHEAD);
+    }
     VEC_UNROLL
     for (uint32_t i = 0; i < n * blocks; i++)
         s[i] = vf_set1(0);
@@ -162,9 +180,11 @@ VEC_INLINE void add_values_at(struct query_tile *t, uint32_t i, uint32_t n, uint
     for (uint32_t j = 0; j < n * vectors; j++)
         o[j] = vf_load(t->span[i + j / vectors].o + d + j % vectors * VEC_LANES);
     for (uint32_t at = first, end; at < last; at = end) {
-        uint32_t block = at / KV_BLOCK_TOKENS;
-        const uint8_t *v = t->v + t->blocks[begin / KV_BLOCK_TOKENS + block] * t->block_bytes;
-        end = last < (block + 1) * KV_BLOCK_TOKENS ? last : (block + 1) * KV_BLOCK_TOKENS;
+        uint32_t block = (begin + at) / KV_BLOCK_TOKENS,
+                 next = at / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
+        const uint8_t *v = t->v + t->blocks[block] * t->block_bytes;
+        end = last < next ? last : next;
+        kv_prefetch(t, t->v, block + V_AHEAD);
         for (uint32_t key = at; key < end; key++) {
             vf value[2];
             VEC_UNROLL
@@ -257,6 +277,7 @@ VEC_INLINE void attend(struct query_tile *t, uint32_t n)
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++)
         most = t->keys[i] > most ? t->keys[i] : most;
+    t->n_blocks = (most + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     attend_span(t, n, 0);
     memcpy(t->all, t->span, n * sizeof *t->all);
     for (uint32_t begin = KV_SPAN_TOKENS; begin < most; begin += KV_SPAN_TOKENS) {
