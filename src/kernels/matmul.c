@@ -9,16 +9,43 @@
 #include "kernels/matmul_group.h"
 #include "kernels/matmul_matrix.h"
 
-VEC_INLINE vf group_dot(enum dtype type, const struct group_weights *w, const struct a8 *x, size_t at, vf acc)
+// One group of `panels` panels, each as many bytes after the last as it has, times `rows` rows that lie together
+// from x_at on: added to acc[row * panels + panel].
+VEC_INLINE void group_dots(enum dtype type, const uint8_t *w, const struct panel_layout *at, uint32_t group,
+                           uint32_t panels, const struct a8 *x, size_t x_at, uint32_t rows, vf *acc)
 {
-    vi dot = vi_set1(zero_eighths(type) ? zero_eighths(type) * x->zero[at] : 0);
-    for (int v = 0; v < 8; v++) {
-        if (type == DT_Q8_0)
-            dot = vi_dot4_s(dot, w->code[v], x->q[at] + 4 * v);
-        else
-            dot = vi_dot4_u(dot, w->code[v], x->q[at] + 4 * v);
+    struct group_scales scales[VEC_PANEL_TILE];
+    VEC_UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        group_scales(type, w + p * at->bytes, at, group, &scales[p]);
+    vi dot[VEC_TILE];
+    VEC_UNROLL
+    for (uint32_t i = 0; i < rows * panels; i++)
+        dot[i] = vi_set1(zero_eighths(type) ? zero_eighths(type) * x->zero[x_at + i / panels] : 0);
+    // A single chain waits for memory: all its codes are loaded first. Several need the registers.
+    const uint32_t pairs = rows * panels == 1 ? 4 : 1;
+    VEC_UNROLL
+    for (uint32_t first = 0; first < 4; first += pairs) {
+        vb code[4 * VEC_PANEL_TILE][2];
+        VEC_UNROLL
+        for (uint32_t c = 0; c < pairs * panels; c++)
+            group_codes(type, w + c % panels * at->bytes, at, group, first + c / panels, code[c]);
+        VEC_UNROLL
+        for (uint32_t v = 0; v < 2 * pairs; v++) {
+            VEC_UNROLL
+            for (uint32_t i = 0; i < rows * panels; i++) {
+                const int8_t *q = x->q[x_at + i / panels] + 4 * pair_vector(type, first + v / 2, v % 2);
+                vb u = code[v / 2 * panels + i % panels][v % 2];
+                dot[i] = type == DT_Q8_0 ? vi_dot4_s(dot[i], u, q) : vi_dot4_u(dot[i], u, q);
+            }
+        }
     }
-    return group_add(type, w, x->scale + at, x->shift + at, vf_from_vi(dot), acc);
+    VEC_UNROLL
+    for (uint32_t i = 0; i < rows * panels; i++) {
+        size_t row = x_at + i / panels;
+        acc[i] =
+            group_add(type, &scales[i % panels], x->scale + row, x->shift + row, vf_from_vi(dot[i]), acc[i]);
+    }
 }
 
 VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
@@ -30,47 +57,68 @@ VEC_INLINE vf float_load(enum dtype type, const uint8_t *panel, uint32_t k)
     return vf_load_bf16((const uint16_t *)panel + (size_t)k * PANEL_LANES);
 }
 
-// A panel is read in two or three streams at once (codes, scales, minima), which the processor's own prefetchers
-// follow less well than one. Panels are asked for in the order they lie in, this far ahead: in effect the codes, by
-// far the most, and the scales only near a panel's end.
-#define PREFETCH_ROWS  4
-#define PREFETCH_BYTES 2048
+// A panel is read in two to four streams at once (codes, fifth bits, scales, minima), which the processor's own
+// prefetchers follow less well than one. So the first rows of a panel ask for its codes this far ahead, and for what
+// follows the codes in the next panel; the other rows find a panel in the cache.
+#define PREFETCH_BYTES 6144
 
-// One panel times `tile` rows, a constant where this is inlined, so that the accumulators stay in registers.
+VEC_INLINE void prefetch(const uint8_t *from, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(from + i, 0, 3);
+}
+
+// `panels` panels times `rows` rows, constants where this is inlined, so that the accumulators stay in registers.
 VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const struct panel_layout *at,
-                            uint32_t panel, uint32_t row, uint32_t tile)
+                            uint32_t panel, uint32_t panels, uint32_t row, uint32_t rows)
 {
     const uint8_t *w = a->w + panel * at->bytes;
-    vf acc[VEC_ROW_TILE];
+    vf acc[VEC_TILE]; // row * panels + panel
     VEC_UNROLL
-    for (uint32_t r = 0; r < tile; r++)
-        acc[r] = vf_set1(0);
+    for (uint32_t i = 0; i < rows * panels; i++)
+        acc[i] = vf_set1(0);
     if (is_float(type)) {
         const uint8_t *x = (const uint8_t *)a->x + row * a->x_stride;
         for (uint32_t k = 0; k < a->k; k++) {
-            vf weights = float_load(type, w, k);
+            vf weights[VEC_PANEL_TILE];
             VEC_UNROLL
-            for (uint32_t r = 0; r < tile; r++)
-                acc[r] = vf_fma(weights, vf_set1(((const float *)(x + r * a->x_stride))[k]), acc[r]);
+            for (uint32_t p = 0; p < panels; p++)
+                weights[p] = float_load(type, w + p * at->bytes, k);
+            VEC_UNROLL
+            for (uint32_t i = 0; i < rows * panels; i++)
+                acc[i] = vf_fma(weights[i % panels],
+                                vf_set1(((const float *)(x + i / panels * a->x_stride))[k]), acc[i]);
         }
     } else {
         const struct a8 x = a8_at((void *)a->x, a->rows, a->k);
         size_t x_at = a8_index(a->rows, a->k, 0, row);
+        const uint8_t *codes_end = panel_codes(type, w, a->k / GROUP);
+        for (uint32_t p = 0; p < panels && row == 0; p++)
+            prefetch(codes_end + (panels + p) * at->bytes, (uint64_t)(w + at->bytes - codes_end));
         for (uint32_t g = 0; g < a->k / GROUP; g++, x_at += a8_tile_rows(a->rows, row)) {
-            struct group_weights weights;
-            if (tile <= PREFETCH_ROWS) // more rows are bound by arithmetic
-                for (uint32_t i = 0; i < group_bytes(type); i += 64)
-                    __builtin_prefetch(w + (size_t)g * group_bytes(type) + i + PREFETCH_BYTES, 0, 3);
-            group_codes(type, w, at, g, &weights);
-            group_scales(type, w, at, g, &weights);
-            VEC_UNROLL
-            for (uint32_t r = 0; r < tile; r++)
-                acc[r] = group_dot(type, &weights, &x, x_at + r, acc[r]);
+            for (uint32_t p = 0; p < panels && row == 0; p++)
+                prefetch(panel_codes(type, w + p * at->bytes, 0) + (size_t)g * group_bytes(type) +
+                             PREFETCH_BYTES,
+                         group_bytes(type));
+            group_dots(type, w, at, g, panels, &x, x_at, rows, acc);
         }
     }
     VEC_UNROLL
-    for (uint32_t r = 0; r < tile; r++)
-        tile_store(a, panel, row + r, acc[r]);
+    for (uint32_t i = 0; i < rows * panels; i++)
+        tile_store(a, panel + i % panels, row + i / panels, acc[i]);
+}
+
+VEC_INLINE void matmul_panels(enum dtype type, const struct matmul_args *a, const struct panel_layout *at,
+                              uint32_t panel, uint32_t panels)
+{
+    uint32_t row = 0;
+    for (; a->rows - row >= VEC_ROW_TILE; row += VEC_ROW_TILE)
+        matmul_tile(type, a, at, panel, panels, row, VEC_ROW_TILE);
+    for (; a->rows - row >= 2; row += 2)
+        matmul_tile(type, a, at, panel, panels, row, 2);
+    // A last row takes panel after panel, which reads the weights straight on.
+    for (uint32_t p = panel; p < panel + panels && row < a->rows; p++)
+        matmul_tile(type, a, at, p, 1, row, 1);
 }
 
 VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
@@ -82,17 +130,11 @@ VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t pa
     }
 #endif
     const struct panel_layout at = panel_layout(type, a->k);
-    for (uint32_t p = panel_begin; p < panel_end; p++) {
-        uint32_t row = 0;
-        for (; a->rows - row >= VEC_ROW_TILE; row += VEC_ROW_TILE)
-            matmul_tile(type, a, &at, p, row, VEC_ROW_TILE);
-        for (; a->rows - row >= 4 && VEC_ROW_TILE > 4; row += 4)
-            matmul_tile(type, a, &at, p, row, 4);
-        for (; a->rows - row >= 2; row += 2)
-            matmul_tile(type, a, &at, p, row, 2);
-        if (row < a->rows)
-            matmul_tile(type, a, &at, p, row, 1);
-    }
+    uint32_t p = panel_begin;
+    for (; panel_end - p >= VEC_PANEL_TILE; p += VEC_PANEL_TILE)
+        matmul_panels(type, a, &at, p, VEC_PANEL_TILE);
+    for (; p < panel_end; p++)
+        matmul_panels(type, a, &at, p, 1);
 }
 
 #define MATMUL(name, type)                                                                   \

@@ -23,17 +23,21 @@ VEC_INLINE const uint8_t *matrix_unpack(enum dtype type, const uint8_t *panel, c
                                         uint32_t begin, uint32_t end, struct matrix_block *block)
 {
     for (uint32_t g = begin; g < end; g++) {
-        struct group_weights w;
+        struct group_scales w;
         group_scales(type, panel, at, g, &w);
         vf_store(block->d[g - begin], w.d);
         if (has_min(type))
             vf_store(block->m[g - begin], w.m);
         if (type == DT_Q8_0)
             continue;
-        group_codes(type, panel, at, g, &w);
         VEC_UNROLL
-        for (int v = 0; v < 8; v++)
-            vb_store(block->code[g - begin] + 64 * v, vb_minus(w.code[v], 8 * zero_eighths(type)));
+        for (uint32_t pair = 0; pair < 4; pair++) {
+            vb code[2];
+            group_codes(type, panel, at, g, pair, code);
+            for (uint32_t half = 0; half < 2; half++)
+                vb_store(block->code[g - begin] + 64 * pair_vector(type, pair, half),
+                         vb_minus(code[half], 8 * zero_eighths(type)));
+        }
     }
     return type == DT_Q8_0 ? panel_codes(type, panel, begin) : block->code[0];
 }
@@ -53,7 +57,7 @@ struct matrix_walk {
     int32_t (*dot)[A8_TILE][PANEL_LANES]; // of step i in dot[i % 4]
 };
 
-VEC_INLINE void walk_scales(const struct matrix_walk *w, uint32_t g, struct group_weights *ret)
+VEC_INLINE void walk_scales(const struct matrix_walk *w, uint32_t g, struct group_scales *ret)
 {
     ret->d = vf_load(w->d[g]);
     if (has_min(w->type))
@@ -88,7 +92,7 @@ VEC_INLINE void walk_start(const struct matrix_walk *w, int odd, struct matrix_a
 VEC_INLINE void walk_step(const struct matrix_walk *w, int odd, uint32_t step, uint32_t steps, uint32_t g,
                           size_t at, struct matrix_ahead *ahead, vf acc[A8_TILE])
 {
-    struct group_weights scales;
+    struct group_scales scales;
     if (step + 2 < steps)
         matrix_finish(odd, w->dot[(step + 2) % 4]);
     if (step + 4 < steps)
@@ -152,7 +156,7 @@ VEC_INLINE void matrix_last(const struct matrix_walk *w, size_t row, float (*acc
     for (uint32_t r = 0; r < w->args->rows - row; r++)
         vf_store(acc_at[r], walk_load(w, acc_at[r]));
     for (uint32_t g = 0; g < w->groups; g++) {
-        struct group_weights scales;
+        struct group_scales scales;
         size_t i = walk_at(w, g, row);
         matrix_last_rows(w->x.q + i, w->codes + (size_t)g * GROUP * PANEL_LANES, w->dot[0]);
         walk_scales(w, g, &scales);

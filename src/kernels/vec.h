@@ -62,6 +62,8 @@
 #include "kernels/vec_c.h"
 #endif
 
+#define VEC_TILE (VEC_PANEL_TILE * VEC_ROW_TILE) // accumulators of a tile of a matmul
+
 // a > b ? a : b in every lane (numerics.md, rule 1).
 VEC_INLINE vf vf_max(vf a, vf b)
 {

@@ -16,6 +16,7 @@ typedef vf vm; // all bits of a lane, or none
 
 #define VEC_SIGNED_ZERO   0
 #define VEC_ROW_TILE      2
+#define VEC_PANEL_TILE    1
 #define VEC_QUERY_TILE    4
 #define VEC_QUERY_VECTORS 1
 

@@ -9,7 +9,8 @@ typedef __m512i vb;
 typedef __mmask16 vm;
 
 #define VEC_SIGNED_ZERO   128 // signed codes become unsigned ones, 128 more
-#define VEC_ROW_TILE      16
+#define VEC_ROW_TILE      4
+#define VEC_PANEL_TILE    2
 #define VEC_QUERY_TILE    8
 #define VEC_QUERY_VECTORS 2
 

@@ -9,6 +9,7 @@ typedef vi vm; // -1 or 0
 
 #define VEC_SIGNED_ZERO   0
 #define VEC_ROW_TILE      4
+#define VEC_PANEL_TILE    1
 #define VEC_QUERY_TILE    4
 #define VEC_QUERY_VECTORS 1
 

@@ -10,6 +10,7 @@ typedef uint32x4x4_t vm;
 
 #define VEC_SIGNED_ZERO   0
 #define VEC_ROW_TILE      2
+#define VEC_PANEL_TILE    1
 #define VEC_QUERY_TILE    4
 #define VEC_QUERY_VECTORS 1
 
