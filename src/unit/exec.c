@@ -8,6 +8,8 @@
 #include "base/num.h"
 
 #define ROWS_TOGETHER 8
+#define PANELS_LEAST  4 // a kernel computes two at a time, and asks for the weights of the next
+#define QUERY_PARTS   8 // for each thread; smaller ones share fewer keys
 
 struct exec {
     struct unit *u;
@@ -41,7 +43,7 @@ static const void *weight_at(const struct exec *e, struct plan_ref ref)
     return e->u->plan->weights + tensor_of(e, ref)->offset;
 }
 
-static void run_matmul(const struct exec *e, const struct plan_op *op, uint32_t thread)
+static void run_matmul(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     const struct plan_tensor *w = tensor_of(e, op->in[1]);
     struct matmul_args a = {.w = weight_at(e, op->in[1]),
@@ -53,8 +55,6 @@ static void run_matmul(const struct exec *e, const struct plan_op *op, uint32_t 
                             .rows = rows_of(e, op->out),
                             .n = w->rows,
                             .k = w->cols};
-    uint32_t begin, end;
-    team_share((a.n + PANEL_LANES - 1) / PANEL_LANES, e->u->team.threads, thread, &begin, &end);
     e->u->kernels->matmul[w->dtype](&a, begin, end);
 }
 
@@ -136,7 +136,7 @@ static void run_kv_store(const struct exec *e, const struct plan_op *op, uint32_
     e->u->kernels->kv_store(&a, begin, end);
 }
 
-static void run_attention(const struct exec *e, const struct plan_op *op, uint32_t thread)
+static void run_attention(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     const struct plan_header *h = e->u->plan->header;
     struct attention_args a = {.q = value_at(e, op->in[0]),
@@ -150,8 +150,6 @@ static void run_attention(const struct exec *e, const struct plan_op *op, uint32
                                .scale = op->scale,
                                .n_rows = e->batch_rows,
                                .rows = e->u->batch.refs};
-    uint32_t begin, end;
-    team_share(e->batch_rows * h->model.kv_heads, e->u->team.threads, thread, &begin, &end);
     e->u->kernels->attention(&a, begin, end);
 }
 
@@ -165,9 +163,7 @@ static void run_gather(const struct exec *e, const struct plan_op *op, uint32_t 
                op->out.cols * sizeof(float));
 }
 
-// The rows [begin, end) of an operation that goes by rows; else the thread's share.
-static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thread, uint32_t begin,
-                   uint32_t end)
+static void run_op(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     switch ((enum plan_code)op->code) {
     case PLAN_OP_EMBED:
@@ -184,7 +180,7 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thre
         run_rows(e, op, begin, end);
         break;
     case PLAN_OP_MATMUL:
-        run_matmul(e, op, thread);
+        run_matmul(e, op, begin, end);
         break;
     case PLAN_OP_ROPE:
         run_rope(e, op, begin, end);
@@ -193,7 +189,7 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thre
         run_kv_store(e, op, begin, end);
         break;
     case PLAN_OP_ATTENTION:
-        run_attention(e, op, thread);
+        run_attention(e, op, begin, end);
         break;
     case PLAN_OP_GATHER:
         run_gather(e, op, begin, end);
@@ -203,32 +199,47 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t thre
     }
 }
 
+// What the threads divide: panels of a matmul, queries of a KV head for attention, else rows. Taking fewer than
+// *ret_least at a time is not worth it.
+static uint32_t items_of(const struct exec *e, const struct plan_op *op, uint32_t *ret_least)
+{
+    uint32_t items = rows_of(e, op->code == PLAN_OP_KV_STORE ? op->in[0] : op->out);
+    *ret_least = 1;
+    if (op->code == PLAN_OP_MATMUL) {
+        items = (tensor_of(e, op->in[1])->rows + PANEL_LANES - 1) / PANEL_LANES;
+        *ret_least = PANELS_LEAST;
+    } else if (op->code == PLAN_OP_ATTENTION) {
+        items *= e->u->plan->header->model.kv_heads;
+        *ret_least = items / (QUERY_PARTS * e->u->team.threads) + 1;
+    }
+    return items;
+}
+
 // Operations up to the next meeting: a few rows through all of them, then the next few, so that what one writes
 // is still in the cache when another reads it.
-static void run_together(const struct exec *e, const struct plan_op *ops, uint32_t n, uint32_t thread)
+static void run_together(const struct exec *e, const struct plan_op *ops, uint32_t n)
 {
-    uint32_t begin, end;
-    team_share(rows_of(e, ops->code == PLAN_OP_KV_STORE ? ops->in[0] : ops->out), e->u->team.threads, thread,
-               &begin, &end);
-    if (n == 1) {
-        run_op(e, ops, thread, begin, end);
-        return;
+    uint32_t least, items = items_of(e, ops, &least), begin, end;
+    while (team_take(&e->u->team, items, least, &begin, &end)) {
+        if (n == 1)
+            run_op(e, ops, begin, end);
+        for (; n > 1 && begin < end; begin += ROWS_TOGETHER)
+            for (uint32_t i = 0; i < n; i++)
+                run_op(e, &ops[i], begin, (uint32_t)num_min(begin + ROWS_TOGETHER, end));
     }
-    for (; begin < end; begin += ROWS_TOGETHER)
-        for (uint32_t i = 0; i < n; i++)
-            run_op(e, &ops[i], thread, begin, (uint32_t)num_min(begin + ROWS_TOGETHER, end));
 }
 
 static void run_program(void *context, uint32_t thread)
 {
+    (void)thread;
     const struct exec *e = context;
     const struct plan *plan = e->u->plan;
     for (uint32_t first = 0, last; first < plan->header->n_ops; first = last) {
         last = first + 1;
         while (last < plan->header->n_ops && !e->u->meets[last - 1])
             last++;
-        run_together(e, plan->ops + first, last - first, thread);
-        if (e->u->team.threads > 1 && last < plan->header->n_ops)
+        run_together(e, plan->ops + first, last - first);
+        if (last < plan->header->n_ops)
             team_barrier(&e->u->team);
     }
 }

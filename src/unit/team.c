@@ -36,6 +36,7 @@ void team_barrier(struct team *team)
     uint32_t generation = atomic_load_explicit(&team->generation, memory_order_acquire);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->threads) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&team->taken, 0, memory_order_relaxed);
         // In this order, as a thread that goes to sleep first counts itself, then looks at the generation.
         atomic_fetch_add(&team->generation, 1);
         if (atomic_load(&team->sleepers) > 0)
@@ -51,6 +52,22 @@ void team_barrier(struct team *team)
     while (atomic_load(&team->generation) == generation)
         futex(&team->generation, FUTEX_WAIT_PRIVATE, generation);
     atomic_fetch_sub(&team->sleepers, 1);
+}
+
+bool team_take(struct team *team, uint32_t items, uint32_t least, uint32_t *ret_begin, uint32_t *ret_end)
+{
+    uint32_t begin = atomic_load_explicit(&team->taken, memory_order_relaxed), n;
+    do {
+        if (begin >= items)
+            return false;
+        n = (items - begin) / (2 * team->threads - 1);
+        n = n < least ? least : n;
+        n = n < items - begin ? n : items - begin;
+    } while (!atomic_compare_exchange_weak_explicit(&team->taken, &begin, begin + n, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    *ret_begin = begin;
+    *ret_end = begin + n;
+    return true;
 }
 
 struct worker_start {
@@ -242,9 +259,7 @@ void team_run(struct team *team, team_function *function, void *context)
 {
     team->function = function;
     team->context = context;
-    if (team->threads > 1)
-        team_barrier(team);
+    team_barrier(team);
     function(context, 0);
-    if (team->threads > 1)
-        team_barrier(team);
+    team_barrier(team);
 }

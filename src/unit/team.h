@@ -35,6 +35,7 @@ struct team {
     atomic_bool stopping;
     _Alignas(64) _Atomic uint32_t generation; // of the barrier; also the futex
     _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) _Atomic uint32_t taken; // items since the barrier
     _Alignas(64) _Atomic uint32_t sleepers;
 };
 
@@ -56,10 +57,7 @@ void team_run(struct team *team, team_function *function, void *context);
 // Inside a run: returns when every thread has called it.
 void team_barrier(struct team *team);
 
-// The share [*ret_begin, *ret_end) of items that one thread takes.
-static inline void team_share(uint32_t items, uint32_t threads, uint32_t thread, uint32_t *ret_begin,
-                              uint32_t *ret_end)
-{
-    *ret_begin = (uint32_t)((uint64_t)items * thread / threads);
-    *ret_end = (uint32_t)((uint64_t)items * (thread + 1) / threads);
-}
+// Inside a run: takes [*ret_begin, *ret_end) of `items`, the next that no thread has taken since the last barrier, at
+// least `least` where so many are left (the same items and least on every thread); false when none is left. Parts get
+// smaller towards the end, so that a thread whose CPU is slow or busy with something else leaves more to the others.
+bool team_take(struct team *team, uint32_t items, uint32_t least, uint32_t *ret_begin, uint32_t *ret_end);

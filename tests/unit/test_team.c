@@ -264,23 +264,57 @@ static void test_denormals_are_kept(void **state)
     assert_true(seen[1] > 0);
 }
 
-static void test_share(void **state)
+#define ITEMS_MAX 1000
+
+struct taking {
+    struct team *team;
+    uint32_t items, least;
+    bool lags; // thread 0 waits until the others have taken all they can
+    _Atomic uint32_t done, wrong;
+    _Atomic uint8_t times[2][ITEMS_MAX]; // how often an item was taken, before and after a barrier
+};
+
+static void take_all(void *context, uint32_t thread)
+{
+    struct taking *t = context;
+    for (int round = 0; round < 2; round++) {
+        uint32_t begin, end;
+        while (t->lags && thread == 0 && atomic_load(&t->done) + 1 < t->team->threads)
+            sched_yield();
+        while (team_take(t->team, t->items, t->least, &begin, &end)) {
+            bool fits = begin < end && end <= t->items && (end - begin >= t->least || end == t->items);
+            if (!fits || (t->lags && thread == 0))
+                atomic_fetch_add(&t->wrong, 1);
+            for (uint32_t i = begin; fits && i < end; i++)
+                atomic_fetch_add(&t->times[round][i], 1);
+        }
+        atomic_fetch_add(&t->done, 1);
+        team_barrier(t->team);
+        atomic_store(&t->done, 0);
+        team_barrier(t->team);
+    }
+}
+
+// Every item is taken once between barriers, whatever the threads' pace.
+static void test_take(void **state)
 {
     (void)state;
-    const uint32_t ITEMS[] = {0, 1, 2, 63, 64, 65, 1000003, UINT32_MAX};
-    for (size_t i = 0; i < sizeof ITEMS / sizeof ITEMS[0]; i++) {
-        for (uint32_t threads = 1; threads <= TEAM_THREADS_MAX; threads++) {
-            uint32_t end = 0;
-            for (uint32_t t = 0; t < threads; t++) {
-                uint32_t begin;
-                uint32_t before = end;
-                uint64_t most = (uint64_t)ITEMS[i] / threads + 1;
-                team_share(ITEMS[i], threads, t, &begin, &end);
-                assert_int_equal(begin, before);
-                assert_true(end >= begin && end - begin <= most);
-            }
-            assert_int_equal(end, ITEMS[i]);
+    const uint32_t ITEMS[] = {0, 1, 2, 63, 64, 65, ITEMS_MAX}, LEAST[] = {1, 4, 100};
+    for (uint32_t threads = 1; threads <= THREADS; threads++) {
+        struct team team;
+        assert_int_equal(open_plain(&team, threads), ISO_OK);
+        for (size_t i = 0; i < 2 * (sizeof ITEMS / sizeof ITEMS[0]) * (sizeof LEAST / sizeof LEAST[0]); i++) {
+            struct taking t = {.team = &team,
+                               .items = ITEMS[i / 2 % (sizeof ITEMS / sizeof ITEMS[0])],
+                               .least = LEAST[i / 2 / (sizeof ITEMS / sizeof ITEMS[0])],
+                               .lags = i % 2 && threads > 1};
+            team_run(&team, take_all, &t);
+            assert_int_equal(t.wrong, 0);
+            for (uint32_t item = 0; item < ITEMS_MAX; item++)
+                for (int round = 0; round < 2; round++)
+                    assert_int_equal(t.times[round][item], item < t.items);
         }
+        team_close(&team);
     }
 }
 
@@ -291,7 +325,7 @@ int main(void)
         cmocka_unit_test(test_start_fails),   cmocka_unit_test(test_cpu_does_not_exist),
         cmocka_unit_test(test_pinning),       cmocka_unit_test(test_fifo_is_refused),
         cmocka_unit_test(test_fifo_is_taken), cmocka_unit_test(test_denormals_are_kept),
-        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
