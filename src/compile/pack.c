@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/dmath.h"
 #include "base/num.h"
+#include "compile/block.h"
 #include "kernels/dtype.h"
 
 // One row of a source tensor: k inputs of one output.
@@ -67,33 +68,76 @@ static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32
     return ISO_OK;
 }
 
-// GGUF blocks of the grouped types: d, then m where there is one, then 4 bytes of fifth bits where there are,
-// then the codes: nibbles low for inputs 0..15 and high for 16..31, or 32 bytes.
-static void pack_group(enum dtype type, const struct panel_layout *at, const uint8_t *block, uint32_t lane,
+#define LOW_NIBBLES  0x0F0F0F0Fu
+#define LOW_QUARTERS 0x03030303u
+
+static void put_word(uint8_t *panel, uint64_t at, uint32_t word)
+{
+    memcpy(panel + at, &word, sizeof word);
+}
+
+// 2-bit numbers of vectors 4p..4p+3 into packed vector p.
+static void put_quarters(const uint32_t word[8], uint32_t right, uint8_t *panel, uint64_t at)
+{
+    for (uint32_t p = 0; p < 2; p++) {
+        uint32_t packed = 0;
+        for (uint32_t i = 0; i < 4; i++)
+            packed |= (word[4 * p + i] >> right & LOW_QUARTERS) << 2 * i;
+        put_word(panel, at + 64 * p, packed);
+    }
+}
+
+// The codes of a group and lane, as kernels/dtype.h says.
+static void pack_codes(enum dtype type, const struct panel_layout *at, const uint8_t *code, uint32_t lane,
+                       uint64_t group, uint8_t *panel)
+{
+    uint32_t bits = dtype_info(type)->code_bits, word[8]; // a word is a vector's codes of this lane
+    memcpy(word, code, sizeof word);
+    if (bits == 8) {
+        for (uint32_t v = 0; v < 8; v++)
+            put_word(panel, (group * 8 + v) * 64 + 4 * lane, word[v]);
+    } else if (bits <= 3) {
+        put_quarters(word, 0, panel, group * 128 + 4 * lane);
+    } else {
+        for (uint32_t p = 0; p < 4; p++) {
+            uint32_t low = bits == 6 ? 2 * p : p, high = bits == 6 ? 2 * p + 1 : p + 4;
+            put_word(panel, (group * 4 + p) * 64 + 4 * lane,
+                     (word[low] & LOW_NIBBLES) | (word[high] & LOW_NIBBLES) << 4);
+        }
+    }
+    if (bits == 6)
+        put_quarters(word, 4, panel, at->high + group * 128 + 4 * lane);
+    if (bits == 5 || bits == 3) {
+        for (uint32_t i = 0; i < GROUP; i++) {
+            uint32_t bit = 4 * lane + i % 4; // of word i / 4
+            panel[at->high + group * 64 + i / 4 * 8 + bit / 8] |=
+                (uint8_t)((code[i] >> (bits - 1) & 1) << bit % 8);
+        }
+    }
+}
+
+// One block of the source: its codes, d and m, and sub-scales.
+static void pack_block(enum dtype type, const struct panel_layout *at, const struct block *b, uint32_t lane,
                        uint64_t group, uint8_t *panel)
 {
     const struct dtype_info *info = dtype_info(type);
-    memcpy(panel + at->scales + (group * PANEL_LANES + lane) * 2, block, 2);
-    block += 2;
-    if (info->has_min) {
-        memcpy(panel + at->mins + (group * PANEL_LANES + lane) * 2, block, 2);
-        block += 2;
+    uint32_t groups = info->subs ? SUPER_GROUPS : 1;
+    uint64_t scale = (group / groups * PANEL_LANES + lane) * 2;
+    memcpy(panel + at->scales + scale, &b->d, 2);
+    if (info->has_min)
+        memcpy(panel + at->mins + scale, &b->m, 2);
+    for (uint32_t g = 0; g < groups; g++)
+        pack_codes(type, at, b->code + g * GROUP, lane, group + g, panel);
+    for (uint32_t i = 0; i < groups * info->subs; i++) {
+        uint64_t sub = (group * info->subs + i) * PANEL_LANES + lane;
+        panel[at->subs + sub] = (uint8_t)b->sub[i];
+        if (info->has_min)
+            panel[at->min_subs + sub] = (uint8_t)b->min_sub[i];
     }
-    if (info->code_bits == 5) {
-        uint32_t high;
-        memcpy(&high, block, sizeof high);
-        block += sizeof high;
-        for (uint32_t i = 0; i < GROUP; i++) {
-            uint32_t bit = 4 * lane + i % 4; // of word i / 4
-            panel[at->high + group * 64 + i / 4 * 8 + bit / 8] |= (uint8_t)((high >> i & 1) << bit % 8);
-        }
-    }
-    uint32_t vectors = info->code_bits == 8 ? 8 : 4;
-    for (uint32_t v = 0; v < vectors; v++)
-        memcpy(panel + (group * vectors + v) * 64 + 4 * lane, block + 4 * v, 4);
 }
 
-static void pack_panel(const struct plan_tensor *t, const uint8_t *rows, uint64_t bytes, uint8_t *panel)
+static void pack_panel(const struct plan_tensor *t, enum ggml_type source, const uint8_t *rows,
+                       uint64_t bytes, uint8_t *panel)
 {
     enum dtype type = (enum dtype)t->dtype;
     const struct dtype_info *info = dtype_info(type);
@@ -106,9 +150,12 @@ static void pack_panel(const struct plan_tensor *t, const uint8_t *rows, uint64_
                 memcpy(panel + (k * PANEL_LANES + lane) * info->float_bytes, row + k * info->float_bytes,
                        info->float_bytes);
         } else {
-            uint64_t block_bytes = bytes / (t->cols / GROUP);
-            for (uint64_t g = 0; g < t->cols / GROUP; g++)
-                pack_group(type, &at, row + g * block_bytes, lane, g, panel);
+            const struct ggml_type_info *blocks = ggml_type_info(source);
+            struct block b;
+            for (uint64_t k = 0; k < t->cols; k += blocks->block_elements, row += blocks->block_bytes) {
+                block_unpack(source, row, &b);
+                pack_block(type, &at, &b, lane, k / GROUP, panel);
+            }
         }
     }
 }
@@ -124,7 +171,7 @@ static enum iso_err pack_matrix(const struct program *p, uint32_t id, uint8_t *b
         enum iso_err err = read_panel_rows(p, id, first, bytes, rows, reterr);
         if (err)
             return err;
-        pack_panel(t, rows, bytes, panel);
+        pack_panel(t, p->parts[p->part_of[id]].source->type, rows, bytes, panel);
         err = sink->write(sink->context, panel, panel_bytes, reterr);
         if (err)
             return err;

@@ -40,10 +40,20 @@ static struct exponent_words exponent_words(enum ggml_type type)
     case GGML_Q4_0:
     case GGML_Q5_0:
     case GGML_Q8_0:
+    case GGML_IQ4_NL:
+    case GGML_IQ4_XS:
         return (struct exponent_words){F16_EXPONENT, 0, 1};
     case GGML_Q4_1:
     case GGML_Q5_1:
+    case GGML_Q4_K:
+    case GGML_Q5_K:
         return (struct exponent_words){F16_EXPONENT, 0, 2};
+    case GGML_Q2_K:
+        return (struct exponent_words){F16_EXPONENT, 80, 2};
+    case GGML_Q3_K:
+        return (struct exponent_words){F16_EXPONENT, 108, 1};
+    case GGML_Q6_K:
+        return (struct exponent_words){F16_EXPONENT, 208, 1};
     default:
         ASSERT(!"a supported type");
         return (struct exponent_words){0};

@@ -17,7 +17,11 @@
 //   F32  4 bytes              F16, BF16  2 bytes
 //   Q4_0 d qs[16]             Q4_1 d m qs[16]
 //   Q5_0 d qh[4] qs[16]       Q5_1 d m qh[4] qs[16]
-//   Q8_0 d qs[32]
+//   Q8_0 d qs[32]             IQ4_NL d qs[16]
+// and of 256 elements (scales: sub-scales of 16 or 32 elements; ql, qh: low and high bits of the codes):
+//   Q2_K scales[16] qs[64] d m           Q3_K hmask[32] qs[64] scales[12] d
+//   Q4_K d m scales[12] qs[128]          Q5_K d m scales[12] qh[32] qs[128]
+//   Q6_K ql[128] qh[64] scales[16] d     IQ4_XS d scales_h[2] scales_l[4] qs[128]
 // Removed types have no layout any more: 0 elements, 0 bytes.
 //    name        number elements bytes supported
 #define GGML_TYPE_LIST(X)               \
@@ -31,20 +35,20 @@
     X(Q5_1,         7,  32,  24, true)  \
     X(Q8_0,         8,  32,  34, true)  \
     X(Q8_1,         9,  32,  36, false) \
-    X(Q2_K,        10, 256,  84, false) \
-    X(Q3_K,        11, 256, 110, false) \
-    X(Q4_K,        12, 256, 144, false) \
-    X(Q5_K,        13, 256, 176, false) \
-    X(Q6_K,        14, 256, 210, false) \
+    X(Q2_K,        10, 256,  84, true)  \
+    X(Q3_K,        11, 256, 110, true)  \
+    X(Q4_K,        12, 256, 144, true)  \
+    X(Q5_K,        13, 256, 176, true)  \
+    X(Q6_K,        14, 256, 210, true)  \
     X(Q8_K,        15, 256, 292, false) \
     X(IQ2_XXS,     16, 256,  66, false) \
     X(IQ2_XS,      17, 256,  74, false) \
     X(IQ3_XXS,     18, 256,  98, false) \
     X(IQ1_S,       19, 256,  50, false) \
-    X(IQ4_NL,      20,  32,  18, false) \
+    X(IQ4_NL,      20,  32,  18, true)  \
     X(IQ3_S,       21, 256, 110, false) \
     X(IQ2_S,       22, 256,  82, false) \
-    X(IQ4_XS,      23, 256, 136, false) \
+    X(IQ4_XS,      23, 256, 136, true)  \
     X(I8,          24,   1,   1, false) \
     X(I16,         25,   1,   2, false) \
     X(I32,         26,   1,   4, false) \
@@ -73,7 +77,8 @@ enum ggml_type {
 };
 
 // For messages: the supported types, in the order of their numbers.
-#define GGML_SUPPORTED_NAMES "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, BF16"
+#define GGML_SUPPORTED_NAMES \
+    "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16"
 
 struct ggml_type_info {
     const char *name;

@@ -28,6 +28,20 @@ static enum dtype dtype_of(enum ggml_type type)
         return DT_Q5_1;
     case GGML_Q8_0:
         return DT_Q8_0;
+    case GGML_Q2_K:
+        return DT_Q2_K;
+    case GGML_Q3_K:
+        return DT_Q3_K;
+    case GGML_Q4_K:
+        return DT_Q4_K;
+    case GGML_Q5_K:
+        return DT_Q5_K;
+    case GGML_Q6_K:
+        return DT_Q6_K;
+    case GGML_IQ4_NL:
+        return DT_IQ4_NL;
+    case GGML_IQ4_XS:
+        return DT_IQ4_XS;
     default:
         ASSERT(!"gguf_open refuses other types");
         return DT_COUNT;

@@ -12,6 +12,13 @@ void KERNEL(matmul_q4_1)(const struct matmul_args *a, uint32_t panel_begin, uint
 void KERNEL(matmul_q5_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(matmul_q5_1)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(matmul_q8_0)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q2_k)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q3_k)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q4_k)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q5_k)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_q6_k)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_iq4_nl)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
+void KERNEL(matmul_iq4_xs)(const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end);
 void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);

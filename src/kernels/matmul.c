@@ -1,7 +1,8 @@
 // y[row][out] = sum over k of W[out][k] x[row][k], in the order of numerics.md, rules 3 to 6:
 //   grouped types  per group of 32, ascending: acc = fma(d * sa, (float)dot, acc), then where the type has a
 //                  minimum acc = fma(m, sa * (float)suma, acc); dot = sum of signed codes times activation
-//                  codes, exact
+//                  codes, exact; where halves of the group have sub-scales, those weigh the halves' sums in
+//                  dot and suma
 //   float types    per input, ascending: acc = fma(w, x, acc)
 // One accumulator per output, whose lane it is. A tile of rows shares the unpacked weights; each row's own
 // chain is the same whatever rows are beside it.
@@ -9,8 +10,33 @@
 #include "kernels/matmul_group.h"
 #include "kernels/matmul_matrix.h"
 
-// One group of `panels` panels, each as many bytes after the last as it has, times `rows` rows that lie together
-// from x_at on: added to acc[row * panels + panel].
+// Dots of `n_pairs` pairs of vectors of one group, of `panels` panels, each as many bytes after the last as it has, with
+// `rows` rows that lie together from x_at on: added to dot[row * panels + panel].
+VEC_INLINE void pair_dots(enum dtype type, const uint8_t *w, const struct panel_layout *at, uint32_t group,
+                          uint32_t panels, const struct a8 *x, size_t x_at, uint32_t rows,
+                          uint32_t first_pair, uint32_t n_pairs, vi *dot)
+{
+    // A single chain waits for memory: all its codes are loaded first. Several need the registers.
+    const uint32_t together = rows * panels == 1 ? n_pairs : 1;
+    VEC_UNROLL
+    for (uint32_t first = first_pair; first < first_pair + n_pairs; first += together) {
+        vb code[4 * VEC_PANEL_TILE][2];
+        VEC_UNROLL
+        for (uint32_t c = 0; c < together * panels; c++)
+            group_codes(type, w + c % panels * at->bytes, at, group, first + c / panels, code[c]);
+        VEC_UNROLL
+        for (uint32_t v = 0; v < 2 * together; v++) {
+            VEC_UNROLL
+            for (uint32_t i = 0; i < rows * panels; i++) {
+                const int8_t *q = x->q[x_at + i / panels] + 4 * pair_vector(type, first + v / 2, v % 2);
+                vb u = code[v / 2 * panels + i % panels][v % 2];
+                dot[i] = is_signed(type) ? vi_dot4_s(dot[i], u, q) : vi_dot4_u(dot[i], u, q);
+            }
+        }
+    }
+}
+
+// A group: added to acc[row * panels + panel].
 VEC_INLINE void group_dots(enum dtype type, const uint8_t *w, const struct panel_layout *at, uint32_t group,
                            uint32_t panels, const struct a8 *x, size_t x_at, uint32_t rows, vf *acc)
 {
@@ -21,30 +47,52 @@ VEC_INLINE void group_dots(enum dtype type, const uint8_t *w, const struct panel
     vi dot[VEC_TILE];
     VEC_UNROLL
     for (uint32_t i = 0; i < rows * panels; i++)
-        dot[i] = vi_set1(zero_eighths(type) ? zero_eighths(type) * x->zero[x_at + i / panels] : 0);
-    // A single chain waits for memory: all its codes are loaded first. Several need the registers.
-    const uint32_t pairs = rows * panels == 1 ? 4 : 1;
-    VEC_UNROLL
-    for (uint32_t first = 0; first < 4; first += pairs) {
-        vb code[4 * VEC_PANEL_TILE][2];
-        VEC_UNROLL
-        for (uint32_t c = 0; c < pairs * panels; c++)
-            group_codes(type, w + c % panels * at->bytes, at, group, first + c / panels, code[c]);
-        VEC_UNROLL
-        for (uint32_t v = 0; v < 2 * pairs; v++) {
-            VEC_UNROLL
-            for (uint32_t i = 0; i < rows * panels; i++) {
-                const int8_t *q = x->q[x_at + i / panels] + 4 * pair_vector(type, first + v / 2, v % 2);
-                vb u = code[v / 2 * panels + i % panels][v % 2];
-                dot[i] = type == DT_Q8_0 ? vi_dot4_s(dot[i], u, q) : vi_dot4_u(dot[i], u, q);
-            }
-        }
-    }
+        dot[i] = vi_set1(vector_zero(type) ? zero_part(type, x->zero[x_at + i / panels]) : 0);
+    pair_dots(type, w, at, group, panels, x, x_at, rows, 0, 4, dot);
     VEC_UNROLL
     for (uint32_t i = 0; i < rows * panels; i++) {
         size_t row = x_at + i / panels;
         acc[i] =
             group_add(type, &scales[i % panels], x->scale + row, x->shift + row, vf_from_vi(dot[i]), acc[i]);
+    }
+}
+
+// A group of a type whose halves have sub-scales. Their weighed sum is an exact integer below 2^24, and never -0, as it
+// starts at +0.
+VEC_INLINE void half_dots(enum dtype type, const uint8_t *w, const struct panel_layout *at, uint32_t group,
+                          uint32_t panels, const struct a8 *x, size_t x_at, uint32_t rows, vf *acc)
+{
+    struct group_scales scales[VEC_PANEL_TILE];
+    VEC_UNROLL
+    for (uint32_t p = 0; p < panels; p++)
+        group_scales(type, w + p * at->bytes, at, group, &scales[p]);
+    vf sum[VEC_TILE];
+    VEC_UNROLL
+    for (uint32_t half = 0; half < 2; half++) {
+        vi dot[VEC_TILE];
+        VEC_UNROLL
+        for (uint32_t i = 0; i < rows * panels; i++) {
+            size_t row = x_at + i / panels;
+            dot[i] = vi_set1(zero_part(type, half ? x->zero[row] - x->half[row] : x->half[row]));
+        }
+        pair_dots(type, w, at, group, panels, x, x_at, rows, 2 * half, 2, dot);
+        VEC_UNROLL
+        for (uint32_t i = 0; i < rows * panels; i++)
+            sum[i] = vf_fma(scales[i % panels].sub[half], vf_from_vi(dot[i]), half ? sum[i] : vf_set1(0));
+    }
+    VEC_UNROLL
+    for (uint32_t i = 0; i < rows * panels; i++) {
+        const struct group_scales *s = &scales[i % panels];
+        size_t row = x_at + i / panels;
+        vf scale = vf_set1(x->scale[row]);
+        acc[i] = vf_fma(vf_mul(s->d, scale), sum[i], acc[i]);
+        if (has_min(type)) {
+            float first = (float)x->half[row] * -0.125f,
+                  second = (float)(x->zero[row] - x->half[row]) * -0.125f;
+            vf shift = vf_fma(s->min_sub[0], vf_set1(first), vf_set1(0));
+            shift = vf_fma(s->min_sub[1], vf_set1(second), shift);
+            acc[i] = vf_fma(s->m, vf_mul(scale, shift), acc[i]);
+        }
     }
 }
 
@@ -100,7 +148,10 @@ VEC_INLINE void matmul_tile(enum dtype type, const struct matmul_args *a, const 
                 prefetch(panel_codes(type, w + p * at->bytes, 0) + (size_t)g * group_bytes(type) +
                              PREFETCH_BYTES,
                          group_bytes(type));
-            group_dots(type, w, at, g, panels, &x, x_at, rows, acc);
+            if (subs_of(type) == 2)
+                half_dots(type, w, at, g, panels, &x, x_at, rows, acc);
+            else
+                group_dots(type, w, at, g, panels, &x, x_at, rows, acc);
         }
     }
     VEC_UNROLL
@@ -124,7 +175,7 @@ VEC_INLINE void matmul_panels(enum dtype type, const struct matmul_args *a, cons
 VEC_INLINE void matmul(enum dtype type, const struct matmul_args *a, uint32_t panel_begin, uint32_t panel_end)
 {
 #ifdef VEC_MATRIX
-    if (!is_float(type) && a->rows >= VEC_MATRIX_MIN) {
+    if (!is_float(type) && subs_of(type) < 2 && a->rows >= VEC_MATRIX_MIN) {
         matmul_matrix(type, a, panel_begin, panel_end);
         return;
     }
@@ -151,3 +202,10 @@ MATMUL(matmul_q4_1, DT_Q4_1)
 MATMUL(matmul_q5_0, DT_Q5_0)
 MATMUL(matmul_q5_1, DT_Q5_1)
 MATMUL(matmul_q8_0, DT_Q8_0)
+MATMUL(matmul_q2_k, DT_Q2_K)
+MATMUL(matmul_q3_k, DT_Q3_K)
+MATMUL(matmul_q4_k, DT_Q4_K)
+MATMUL(matmul_q5_k, DT_Q5_K)
+MATMUL(matmul_q6_k, DT_Q6_K)
+MATMUL(matmul_iq4_nl, DT_IQ4_NL)
+MATMUL(matmul_iq4_xs, DT_IQ4_XS)

@@ -36,7 +36,7 @@ VEC_INLINE const uint8_t *matrix_unpack(enum dtype type, const uint8_t *panel, c
             group_codes(type, panel, at, g, pair, code);
             for (uint32_t half = 0; half < 2; half++)
                 vb_store(block->code[g - begin] + 64 * pair_vector(type, pair, half),
-                         vb_minus(code[half], 8 * zero_eighths(type)));
+                         vb_minus(code[half], (int8_t)vector_zero(type)));
         }
     }
     return type == DT_Q8_0 ? panel_codes(type, panel, begin) : block->code[0];

@@ -1,6 +1,7 @@
 // Operations on rows: RMSNorm, quantization of activations, addition, SiLU, embedding.
 #include "kernels/vec.h"
 #include "kernels/kernels_isa.h"
+#include "kernels/matmul_group.h"
 
 // Row r of an operand with a stride in bytes.
 VEC_INLINE const float *row_in(const float *base, uint64_t stride, uint32_t r)
@@ -68,17 +69,18 @@ VEC_INLINE void quantize_group(const float *x, const struct a8 *y, size_t at)
     if (amax_bits >= 0x7F800000u || amax_bits < 0x0D800000u) { // not finite, or below 2^-100
         memset(y->q[at], 0, GROUP);
         y->scale[at] = y->shift[at] = amax_bits >= 0x7F800000u ? __builtin_nanf("") : 0.0f;
-        y->zero[at] = 0;
+        y->zero[at] = y->half[at] = 0;
         return;
     }
     vf inverse = vf_set1(127.0f / amax);
     vi first = vf_round(vf_mul(low, inverse)), second = vf_round(vf_mul(high, inverse));
     vi_store_s8(y->q[at], first);
     vi_store_s8(y->q[at] + VEC_LANES, second);
-    int32_t sum = vi_fold_add(vi_add(first, second));
+    int32_t first_sum = vi_fold_add(first), sum = first_sum + vi_fold_add(second);
     y->scale[at] = amax / 127.0f;
     y->shift[at] = y->scale[at] * (float)sum;
     y->zero[at] = -8 * sum;
+    y->half[at] = -8 * first_sum;
 }
 
 void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end)
@@ -119,18 +121,38 @@ void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t ro
     }
 }
 
-// Code of input k of one lane of a panel of a 4-, 5- or 8-bit type, with its zero taken off.
+// Code of input k of one lane of a panel of a grouped type, with its zero taken off.
 static int32_t panel_code(enum dtype type, const uint8_t *panel, const struct panel_layout *at, uint32_t lane,
                           uint32_t k)
 {
     uint32_t group = k / GROUP, vector = k % GROUP / 4, byte = 4 * lane + k % 4;
+    const uint8_t *codes = panel_codes(type, panel, group) + byte;
+    const uint8_t *high = panel + at->high + (size_t)group * high_bytes(type);
     if (type == DT_Q8_0)
-        return ((const int8_t *)panel)[group * 512 + vector * 64 + byte];
-    int32_t code = panel[group * 256 + vector % 4 * 64 + byte];
-    code = vector < 4 ? code & 15 : code >> 4;
-    if (type == DT_Q5_0 || type == DT_Q5_1)
-        code |= (panel[at->high + group * 64 + vector * 8 + byte / 8] >> byte % 8 & 1) << 4;
-    return code - (type == DT_Q4_0 ? 8 : type == DT_Q5_0 ? 16 : 0);
+        return (int8_t)codes[64 * vector];
+    uint32_t code, quarter = 64 * (vector / 4), shift = 2 * (vector % 4);
+    if (code_bytes(type) == 128)
+        code = codes[quarter] >> shift & 3;
+    else if (type == DT_Q6_K)
+        code = (codes[64 * (vector / 2)] >> 4 * (vector % 2) & 15) | (high[quarter + byte] >> shift & 3) << 4;
+    else
+        code = codes[64 * (vector % 4)] >> (vector < 4 ? 0 : 4) & 15;
+    if (high_bit(type) && high[8 * vector + byte / 8] >> byte % 8 & 1)
+        code += high_bit(type);
+    return has_table(type) ? IQ4_VALUES[code] : (int32_t)code - zero_of(type);
+}
+
+// d or m of input k of one lane: f16, times the sub-scale where there is one, exact.
+static float panel_scale(enum dtype type, const uint8_t *panel, uint64_t scales, uint64_t subs, uint32_t lane,
+                         uint32_t k)
+{
+    const uint16_t *d = (const uint16_t *)(panel + scales) + lane;
+    uint32_t group = k / GROUP, n = subs_of(type);
+    if (n == 0)
+        return f32_from_f16(d[(size_t)group * PANEL_LANES]);
+    uint32_t half = n == 2 ? k % GROUP / (GROUP / 2) : 0;
+    return f32_from_f16(d[(size_t)(group / SUPER_GROUPS) * PANEL_LANES]) *
+           (float)(int8_t)panel[subs + ((size_t)group * n + half) * PANEL_LANES + lane];
 }
 
 // The row as weights: d * code, then + m where the type has a minimum, each rounded; float types exact.
@@ -152,13 +174,11 @@ static void embed_row(const struct embed_args *a, uint32_t id, float *y)
         case DT_BF16:
             y[k] = f32_from_bf16(halves[i]);
             break;
-        default: {
-            size_t scale = (size_t)(k / GROUP) * PANEL_LANES + lane;
-            y[k] = f32_from_f16(halves[at.scales / 2 + scale]) *
+        default:
+            y[k] = panel_scale(a->dtype, panel, at.scales, at.subs, lane, k) *
                    (float)panel_code(a->dtype, panel, &at, lane, k);
-            if (a->dtype == DT_Q4_1 || a->dtype == DT_Q5_1)
-                y[k] = y[k] + f32_from_f16(halves[at.mins / 2 + scale]);
-        }
+            if (has_min(a->dtype))
+                y[k] = y[k] + panel_scale(a->dtype, panel, at.mins, at.min_subs, lane, k);
         }
     }
 }

@@ -20,7 +20,10 @@
 //   vi_store_s8(q, v)                     16 values in -128..127, a byte each
 //   vb_load
 //   vb_low, vb_high(packed)               the low, the high nibble of each byte
-//   vb_add_fifth(codes, bits)             codes + 16 in each byte b where bit b is set
+//   vb_quarter(packed, i)                 bits 2i and 2i + 1 of each byte
+//   vb_add_high(codes, quarters)          codes + 16 * quarters; quarters in 0..3
+//   vb_add_bit(codes, bits, value)        codes + value in each byte b where bit b is set
+//   vb_table(table, nibbles)              signed table[nibble] of each byte
 //   vb_signed(codes)                      signed codes in the form that vi_dot4_s takes
 //   vi_dot4_u(acc, u, a)                  acc[r] += sum over j of u[4r + j] * a[j], j = 0..3; u <= 127 and
 //                                         a >= -127

@@ -186,7 +186,23 @@ VEC_INLINE vb vb_high(vb packed)
     VEC_BOTH(vb, _mm256_and_si256(_mm256_srli_epi16(packed.h[i], 4), _mm256_set1_epi8(15)));
 }
 
-VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
+VEC_INLINE vb vb_quarter(vb packed, uint32_t quarter)
+{
+    VEC_BOTH(vb, _mm256_and_si256(_mm256_srli_epi16(packed.h[i], 2 * (int)quarter), _mm256_set1_epi8(3)));
+}
+
+VEC_INLINE vb vb_add_high(vb codes, vb quarters)
+{
+    VEC_BOTH(vb, _mm256_add_epi8(codes.h[i], _mm256_slli_epi16(quarters.h[i], 4)));
+}
+
+VEC_INLINE vb vb_table(const int8_t table[16], vb nibbles)
+{
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    VEC_BOTH(vb, _mm256_shuffle_epi8(values, nibbles.h[i]));
+}
+
+VEC_INLINE vb vb_add_bit(vb codes, uint64_t bits, uint8_t value)
 {
     // Byte b of a half takes byte b / 8 of its 32 bits, then its own bit of it.
     const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2,
@@ -196,7 +212,7 @@ VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
         vb, _mm256_add_epi8(
                 codes.h[i],
                 _mm256_and_si256(
-                    _mm256_set1_epi8(16),
+                    _mm256_set1_epi8((char)value),
                     _mm256_cmpeq_epi8(
                         own, _mm256_and_si256(own, _mm256_shuffle_epi8(
                                                        _mm256_set1_epi32((int)(bits >> 32 * i)), spread))))));

@@ -166,9 +166,24 @@ VEC_INLINE vb vb_high(vb packed)
     return _mm512_and_si512(_mm512_srli_epi16(packed, 4), _mm512_set1_epi8(15));
 }
 
-VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
+VEC_INLINE vb vb_quarter(vb packed, uint32_t quarter)
 {
-    return _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8(16));
+    return _mm512_and_si512(_mm512_srli_epi16(packed, 2 * quarter), _mm512_set1_epi8(3));
+}
+
+VEC_INLINE vb vb_add_high(vb codes, vb quarters)
+{
+    return _mm512_add_epi8(codes, _mm512_slli_epi16(quarters, 4));
+}
+
+VEC_INLINE vb vb_table(const int8_t table[16], vb nibbles)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), nibbles);
+}
+
+VEC_INLINE vb vb_add_bit(vb codes, uint64_t bits, uint8_t value)
+{
+    return _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8((char)value));
 }
 
 VEC_INLINE vb vb_minus(vb codes, int8_t n)

@@ -204,12 +204,32 @@ VEC_INLINE vb vb_high(vb packed)
     return packed >> 4;
 }
 
-VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
+VEC_INLINE vb vb_quarter(vb packed, uint32_t quarter)
+{
+    return (packed >> 2 * quarter) & 3;
+}
+
+VEC_INLINE vb vb_add_high(vb codes, vb quarters)
+{
+    return codes + (quarters << 4);
+}
+
+VEC_INLINE vb vb_table(const int8_t table[16], vb nibbles)
+{
+    uint8_t byte[64];
+    memcpy(byte, &nibbles, sizeof byte);
+    for (int b = 0; b < 64; b++)
+        byte[b] = (uint8_t)table[byte[b]];
+    memcpy(&nibbles, byte, sizeof nibbles);
+    return nibbles;
+}
+
+VEC_INLINE vb vb_add_bit(vb codes, uint64_t bits, uint8_t value)
 {
     uint8_t byte[64];
     memcpy(byte, &codes, sizeof byte);
     for (int b = 0; b < 64; b++)
-        byte[b] = (uint8_t)(byte[b] + ((bits >> b & 1) << 4));
+        byte[b] = (uint8_t)(byte[b] + (bits >> b & 1) * value);
     memcpy(&codes, byte, sizeof codes);
     return codes;
 }

@@ -173,7 +173,25 @@ VEC_INLINE vb vb_high(vb packed)
     VEC_FOUR(vb, vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(packed.val[i]), 4)));
 }
 
-VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
+VEC_INLINE vb vb_quarter(vb packed, uint32_t quarter)
+{
+    const int8x16_t right = vdupq_n_s8((int8_t)(-2 * (int)quarter));
+    VEC_FOUR(vb, vandq_s8(vreinterpretq_s8_u8(vshlq_u8(vreinterpretq_u8_s8(packed.val[i]), right)),
+                          vdupq_n_s8(3)));
+}
+
+VEC_INLINE vb vb_add_high(vb codes, vb quarters)
+{
+    VEC_FOUR(vb, vaddq_s8(codes.val[i], vshlq_n_s8(quarters.val[i], 4)));
+}
+
+VEC_INLINE vb vb_table(const int8_t table[16], vb nibbles)
+{
+    const int8x16_t values = vld1q_s8(table);
+    VEC_FOUR(vb, vqtbl1q_s8(values, vreinterpretq_u8_s8(nibbles.val[i])));
+}
+
+VEC_INLINE vb vb_add_bit(vb codes, uint64_t bits, uint8_t value)
 {
     // Byte b of a quarter takes byte b / 8 of its 16 bits, then its own bit of it.
     const uint8x16_t spread = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -184,7 +202,7 @@ VEC_INLINE vb vb_add_fifth(vb codes, uint64_t bits)
                           vtstq_u8(vqtbl1q_u8(vreinterpretq_u8_u16(vdupq_n_u16((uint16_t)(bits >> 16 * i))),
                                               spread),
                                    own),
-                          vdupq_n_u8(16)))));
+                          vdupq_n_u8(value)))));
 }
 
 VEC_INLINE vb vb_signed(vb codes)

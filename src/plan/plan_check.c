@@ -127,8 +127,8 @@ static enum iso_err check_tensor(const struct plan_header *h, const struct plan_
         return err;
     if (t->kind >= PLAN_KIND_COUNT || t->dtype >= DT_COUNT)
         return bad_tensor(i, "an unknown kind or type", reterr);
-    bool grouped = t->dtype == DT_A8 || dtype_is_grouped((enum dtype)t->dtype);
-    if (t->cols == 0 || t->cols > PLAN_COLS_MAX || t->rows > PLAN_COLS_MAX || (grouped && t->cols % GROUP))
+    if (t->cols == 0 || t->cols > PLAN_COLS_MAX || t->rows > PLAN_COLS_MAX ||
+        t->cols % dtype_inputs((enum dtype)t->dtype))
         return bad_tensor(i, "an impossible shape", reterr);
     if (t->kind == PLAN_BATCH || t->kind == PLAN_LOGITS) {
         if (t->rows || (t->dtype != DT_F32 && t->dtype != DT_A8))

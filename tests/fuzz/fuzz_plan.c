@@ -154,6 +154,13 @@ CHECKED_MATMUL(Q4_1)
 CHECKED_MATMUL(Q5_0)
 CHECKED_MATMUL(Q5_1)
 CHECKED_MATMUL(Q8_0)
+CHECKED_MATMUL(Q2_K)
+CHECKED_MATMUL(Q3_K)
+CHECKED_MATMUL(Q4_K)
+CHECKED_MATMUL(Q5_K)
+CHECKED_MATMUL(Q6_K)
+CHECKED_MATMUL(IQ4_NL)
+CHECKED_MATMUL(IQ4_XS)
 
 static void rmsnorm(const struct norm_args *a, uint32_t begin, uint32_t end)
 {
@@ -253,6 +260,13 @@ static struct kernels checked_kernels(void)
     k.matmul[DT_Q5_0] = matmul_Q5_0;
     k.matmul[DT_Q5_1] = matmul_Q5_1;
     k.matmul[DT_Q8_0] = matmul_Q8_0;
+    k.matmul[DT_Q2_K] = matmul_Q2_K;
+    k.matmul[DT_Q3_K] = matmul_Q3_K;
+    k.matmul[DT_Q4_K] = matmul_Q4_K;
+    k.matmul[DT_Q5_K] = matmul_Q5_K;
+    k.matmul[DT_Q6_K] = matmul_Q6_K;
+    k.matmul[DT_IQ4_NL] = matmul_IQ4_NL;
+    k.matmul[DT_IQ4_XS] = matmul_IQ4_XS;
     k.rmsnorm = rmsnorm;
     k.quantize = quantize;
     k.add = add;
@@ -345,7 +359,7 @@ static bool is_sized(const struct plan_tensor *t)
 {
     return t->kind >= PLAN_MATRIX && t->kind < PLAN_KIND_COUNT && t->dtype < DT_A8 &&
            t->cols <= PLAN_COLS_MAX && t->rows <= PLAN_COLS_MAX &&
-           (!dtype_is_grouped((enum dtype)t->dtype) || t->cols % GROUP == 0);
+           t->cols % dtype_inputs((enum dtype)t->dtype) == 0;
 }
 
 static void fix_weights(struct image *im)

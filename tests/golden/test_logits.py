@@ -31,6 +31,7 @@ CASES = {
     "llama-mixed-q8": (dict(type="mixed"), "q8"),
     "qwen2-mixed-f16": (dict(QWEN2, type="mixed"), "f16"),
     "qwen2-Q4_0-q8": (dict(QWEN2, type="Q4_0"), "q8"),
+    "llama-k-mixed-f16": (dict(hidden=256, ffn=512, layers=4, type="k-mixed"), "f16"),
     "demo-f16": (None, "f16"),
     "demo-q8": (None, "q8"),
 }

@@ -32,7 +32,8 @@ TOOL = "tests/tools/tool_compile"
 
 SEED = 20240612
 KILLS = 12
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+         "IQ4_XS"]
 USAGE, IO, NONFINITE = 2, 3, 11  # exit codes
 
 # The plan file, as src/plan/plan_format.h describes it.
@@ -47,7 +48,7 @@ class Plan:
     def __init__(self, path):
         self.bytes = pathlib.Path(path).read_bytes()
         f = HEADER.unpack_from(self.bytes)
-        assert f[0] == b"ISOPLAN\n" and f[1] == 2 and f[2] == HEADER.size and f[3] == len(self.bytes)
+        assert f[0] == b"ISOPLAN\n" and f[1] == 3 and f[2] == HEADER.size and f[3] == len(self.bytes)
         self.sections = [(f[4 + 3 * i], f[5 + 3 * i]) for i in range(5)]
         self.arch = f[19].rstrip(b"\0").decode()
         self.model = dict(zip("vocab hidden layers heads kv_heads head_dim ffn context".split(), f[21:29]))
@@ -76,6 +77,62 @@ def f16(raw):
     return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
 
 
+# Of a grouped type: bits of a code, its zero, whether it has a minimum, sub-scales of a group.
+GROUPED = {"Q4_0": (4, 8, 0, 0), "Q4_1": (4, 0, 1, 0), "Q5_0": (5, 16, 0, 0), "Q5_1": (5, 0, 1, 0), "Q8_0": (8, 0, 0, 0),
+           "Q2_K": (2, 0, 1, 2), "Q3_K": (3, 4, 0, 2), "Q4_K": (4, 0, 1, 1), "Q5_K": (5, 0, 1, 1), "Q6_K": (6, 32, 0, 2),
+           "IQ4_NL": (4, 0, 0, 0), "IQ4_XS": (4, 0, 0, 1)}
+
+
+class Panels:
+    """Panels of a grouped type [panels][bytes]: their parts, one after the other, as kernels/dtype.h describes them."""
+
+    def __init__(self, raw, name, k):
+        self.raw, self.name, self.at, self.panels, self.groups = raw, name, 0, len(raw), k // GROUP
+        self.bits, self.zero, self.has_min, self.subs = GROUPED[name]
+
+    def part(self, n):
+        """The next n bytes of each group."""
+        self.at += self.groups * n
+        return self.raw[:, self.at - self.groups * n : self.at].reshape(self.panels, self.groups, n)
+
+    def vectors(self, n):
+        return self.part(64 * n).reshape(self.panels, self.groups, n, LANES, 4)
+
+    def quarters(self):
+        v = self.vectors(2)
+        return np.stack([v >> 2 * i & 3 for i in range(4)], axis=3).reshape(self.panels, self.groups, 8, LANES, 4)
+
+    def codes(self):
+        """[panel][group][vector][lane][4]"""
+        if self.bits == 8:
+            return self.vectors(8).view(np.int8).astype(np.int32)
+        if self.bits <= 3:
+            codes = self.quarters().astype(np.int32)
+        else:
+            v = self.vectors(4)
+            nibbles = np.stack([v & 15, v >> 4], axis=3 if self.bits == 6 else 2)
+            codes = nibbles.reshape(self.panels, self.groups, 8, LANES, 4).astype(np.int32)
+        if self.bits == 6:
+            codes |= self.quarters().astype(np.int32) << 4
+        if self.bits in (3, 5):
+            high = np.unpackbits(self.part(64), axis=2, bitorder="little")
+            codes |= high.reshape(codes.shape).astype(np.int32) << self.bits - 1
+        return gguf_io.IQ4_VALUES[codes] if self.name.startswith("IQ4") else codes - self.zero
+
+    def scales(self):
+        """d and m, [panel][group][vector][lane][1]."""
+        ways = 1 + self.has_min
+        subs = [self.part(LANES * self.subs).view(np.int8) for _ in range(ways if self.subs else 0)]
+        for i in range(ways):
+            n = self.groups // 8 if self.subs else self.groups
+            d = f16(self.raw[:, self.at : self.at + n * 32]).reshape(self.panels, n, 1, LANES, 1)
+            self.at += n * 32
+            if self.subs:
+                sub = subs[i].reshape(self.panels, self.groups, self.subs, LANES, 1).astype(np.float32)
+                d = np.repeat(d, 8, axis=1) * np.repeat(sub, 8 // self.subs, axis=2)
+            yield d
+
+
 def unpack(plan, t):
     """The matrix [rows][cols] that panels hold, dequantized to float32, and the lanes past the last row."""
     name, k, panels = TYPES[t.dtype], t.cols, -(-t.rows // LANES)
@@ -85,25 +142,10 @@ def unpack(plan, t):
         flat = np.ascontiguousarray(raw[:, : k * LANES * size]).reshape(-1)
         w = gguf_io.dequantize(flat, name).reshape(panels, k, LANES).transpose(0, 2, 1)
     else:
-        bits, groups = int(name[1]), k // GROUP
-        vectors = 8 if bits == 8 else 4
-        at = groups * vectors * 64
-        v = raw[:, :at].reshape(panels, groups, vectors, LANES, 4)
-        if bits == 8:
-            codes = v.view(np.int8).astype(np.int32)
-        else:
-            codes = np.concatenate([v & 15, v >> 4], axis=2).astype(np.int32)
-        if bits == 5:
-            words = raw[:, at : at + groups * 64].reshape(panels, groups, 8, 8)
-            high = np.unpackbits(words, axis=3, bitorder="little").reshape(panels, groups, 8, LANES, 4)
-            codes |= high.astype(np.int32) << 4
-            at += groups * 64
-        codes -= {"Q4_0": 8, "Q5_0": 16}.get(name, 0)
-        d = f16(raw[:, at : at + groups * 32]).reshape(panels, groups, 1, LANES, 1)
-        w = d * codes.astype(np.float32)
-        if name in ("Q4_1", "Q5_1"):
-            at += groups * 32
-            w = w + f16(raw[:, at : at + groups * 32]).reshape(panels, groups, 1, LANES, 1)
+        p = Panels(raw, name, k)
+        codes = p.codes().astype(np.float32)
+        d, *m = p.scales()
+        w = d * codes + m[0] if m else d * codes
         # [panel][group][vector][lane][4] to [panel][lane][group, vector, 4]
         w = w.transpose(0, 3, 1, 2, 4)
     w = w.reshape(panels * LANES, k)
@@ -166,10 +208,12 @@ def check_weights(plan, model):
     assert sorted(seen) == sorted(model.tensors)
 
 
-@pytest.mark.parametrize("arch,type_name", list(itertools.product(["llama", "qwen2"], [*TYPES, "mixed"])))
+@pytest.mark.parametrize("arch,type_name", list(itertools.product(["llama", "qwen2"], [*TYPES, *make_tiny.MIXED])))
 def test_weights_are_the_models(tmp_path, arch, type_name):
     # Odd sizes: 331 outputs leave lanes of the last panel empty, and the heads are not hidden / heads wide.
     changes = dict(arch=arch, type=type_name, hidden=96, heads=6, kv_heads=2, head_dim=32, ffn=160)
+    if type_name in make_tiny.SUPER_TYPES:
+        changes |= dict(make_tiny.SUPER, heads=24, kv_heads=8)  # every K is a multiple of 256
     make_tiny.make(tmp_path / "m.gguf", **changes)
     check_weights(compiled(tmp_path / "m.gguf", tmp_path / "m.plan"), gguf_io.Reader(tmp_path / "m.gguf"))
 

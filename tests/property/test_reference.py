@@ -113,8 +113,7 @@ def awkward_blocks(type_name, count):
     """Raw blocks of random bytes: every code, scales from subnormal to large, of both signs, no NaN or infinity."""
     size = gguf_io.TYPES[type_name][2]
     raw = make_tiny.octets(f"awkward {type_name}", count * size).reshape(count, size).copy()
-    halves = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q4_1": [0, 2], "Q5_1": [0, 2]}
-    for at in halves.get(type_name, [0]):
+    for at in gguf_io.HALVES.get(type_name, [0]):
         raw[:, at + 1] &= 0xBF  # clears an exponent bit, so the exponent is never all ones
     if type_name == "F32":
         raw[:, 3] &= 0xBF
@@ -194,7 +193,7 @@ def tiny_ids(count, vocab=331):
     return [int(w % vocab) for w in make_tiny.words("ids", count)]
 
 
-TINY = [(arch, t, "f16", {}) for arch in make_tiny.PRE for t in [*gguf_io.TYPES, "mixed"]]
+TINY = [(arch, t, "f16", {}) for arch in make_tiny.PRE for t in [*gguf_io.TYPES, *make_tiny.MIXED]]
 TINY += [(arch, t, "q8", {}) for arch in make_tiny.PRE for t in ("F32", "Q4_0", "Q8_0")]
 TINY += [
     ("llama", "Q4_1", "f16", dict(tied=False, bias=True)),
@@ -208,6 +207,8 @@ TINY += [
 @pytest.mark.parametrize("arch, type_name, kv, changes", TINY)
 def test_tiny_model(tmp_path, arch, type_name, kv, changes):
     path = tmp_path / "tiny.gguf"
+    if type_name in make_tiny.SUPER_TYPES:  # wider, so of one layer: the same number of codes
+        changes = dict(make_tiny.SUPER, layers=1, **changes)
     make_tiny.make(path, arch=arch, type=type_name, **changes)
     ids = tiny_ids(TINY_TOKENS, changes.get("vocab", 331))
     ours = isochron_logits(path, ids, tmp_path, "--kv", kv).astype(np.float64)

@@ -13,7 +13,8 @@ import numpy as np
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
-BLOCK = 32  # values per block of every block type here
+BLOCK = 32         # values per block of the plain block types
+SUPER_BLOCK = 256  # of those with scales of sub-blocks
 
 # name: (id in the file, values per block, bytes per block)
 TYPES = {
@@ -24,8 +25,18 @@ TYPES = {
     "Q5_0": (6, BLOCK, 22),
     "Q5_1": (7, BLOCK, 24),
     "Q8_0": (8, BLOCK, 34),
+    "Q2_K": (10, SUPER_BLOCK, 84),
+    "Q3_K": (11, SUPER_BLOCK, 110),
+    "Q4_K": (12, SUPER_BLOCK, 144),
+    "Q5_K": (13, SUPER_BLOCK, 176),
+    "Q6_K": (14, SUPER_BLOCK, 210),
+    "IQ4_NL": (20, BLOCK, 18),
+    "IQ4_XS": (23, SUPER_BLOCK, 136),
     "BF16": (30, 1, 2),
 }
+# Where the halves of a block are: d, and the factor of the minimum where there is one.
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
+          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
 TYPE_NAMES = {type_id: name for name, (type_id, _, _) in TYPES.items()}
 
 # Metadata value types: name: (id, struct format); the two without a fixed size come after.
@@ -192,7 +203,8 @@ def _pack(kind, value):
 
 
 # Dequantizers: raw bytes (uint8) to flat float32, as the format defines them. d*q is exact in float32 (a half
-# has 11 significant bits, a code at most 8), so d*q + m rounds once whether it is fused or not.
+# has 11 significant bits, a code at most 8), so d*q + m rounds once whether it is fused or not; so is d*scale*q where a
+# sub-block has a scale (at most 24 bits).
 
 
 def dequantize(raw, type_name):
@@ -245,6 +257,79 @@ def _q8_0(raw):
     return (_f16(b, 0) * b[:, 2:].view(np.int8).astype(np.float32)).ravel()
 
 
+def _super(d, scales, codes):
+    """d [n][1] times the scales [n][s] of sub-blocks times the codes [n][256]."""
+    n, s = scales.shape
+    return ((d * scales.astype(np.float32))[:, :, None] * codes.astype(np.float32).reshape(n, s, -1)).reshape(n, -1)
+
+
+def _bits(b, count, width):
+    """Numbers of `width` bits: of bytes [n][m][32] the lowest bits of each 32, then the next, `count` times."""
+    return np.stack([b >> (width * i) & (2**width - 1) for i in range(count)], axis=2).reshape(len(b), -1)
+
+
+def _six_bit_pairs(b):
+    """12 bytes a block: 8 scales and 8 minima of 6 bits."""
+    low, high, last = b[:, 0:4], b[:, 4:8], b[:, 8:12]
+    scales = np.concatenate([low & 63, last & 15 | low >> 6 << 4], axis=1)
+    return scales, np.concatenate([high & 63, last >> 4 | high >> 6 << 4], axis=1)
+
+
+def _q2_k(raw):
+    b = raw.reshape(-1, 84)
+    codes, ones = _bits(b[:, 16:80].reshape(-1, 2, 32), 4, 2), np.ones((len(b), 256))
+    return (_super(_f16(b, 80), b[:, :16] & 15, codes) - _super(_f16(b, 82), b[:, :16] >> 4, ones)).ravel()
+
+
+def _q3_k(raw):
+    b = raw.reshape(-1, 110)
+    codes = _bits(b[:, 32:96].reshape(-1, 2, 32), 4, 2).astype(np.int32)
+    codes += 4 * _bits(b[:, :32].reshape(-1, 1, 32), 8, 1).astype(np.int32) - 4
+    s = b[:, 96:108]
+    low = np.concatenate([s[:, :8] & 15, s[:, :8] >> 4], axis=1)
+    high = np.concatenate([s[:, 8:] >> 2 * i & 3 for i in range(4)], axis=1)
+    return _super(_f16(b, 108), (low | high << 4).astype(np.int32) - 32, codes).ravel()
+
+
+def _q4_k(raw):
+    b = raw.reshape(-1, 144)
+    scales, mins = _six_bit_pairs(b[:, 4:16])
+    codes, ones = _bits(b[:, 16:].reshape(-1, 4, 32), 2, 4), np.ones((len(b), 256))
+    return (_super(_f16(b, 0), scales, codes) - _super(_f16(b, 2), mins, ones)).ravel()
+
+
+def _q5_k(raw):
+    b = raw.reshape(-1, 176)
+    scales, mins = _six_bit_pairs(b[:, 4:16])
+    codes, ones = _bits(b[:, 48:].reshape(-1, 4, 32), 2, 4), np.ones((len(b), 256))
+    codes = codes | _bits(b[:, 16:48].reshape(-1, 1, 32), 8, 1) << 4
+    return (_super(_f16(b, 0), scales, codes) - _super(_f16(b, 2), mins, ones)).ravel()
+
+
+def _q6_k(raw):
+    b = raw.reshape(-1, 210)
+    low = _bits(b[:, :128].reshape(-1, 2, 64), 2, 4)
+    high = _bits(b[:, 128:192].reshape(-1, 2, 32), 4, 2)
+    codes = (low | high << 4).astype(np.int32) - 32
+    return _super(_f16(b, 208), b[:, 192:208].view(np.int8), codes).ravel()
+
+
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+
+
+def _iq4_nl(raw):
+    b = raw.reshape(-1, 18)
+    return (_f16(b, 0) * IQ4_VALUES[_nibbles(b[:, 2:])]).ravel()
+
+
+def _iq4_xs(raw):
+    b = raw.reshape(-1, 136)
+    high = b[:, 2:4].copy().view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    codes = _bits(b[:, 8:].reshape(-1, 8, 16), 2, 4)
+    return _super(_f16(b, 0), (low | high << 4).astype(np.int32) - 32, IQ4_VALUES[codes]).ravel()
+
+
 _DEQUANTIZE = {
     "F32": lambda raw: raw.view("<f4").astype(np.float32),
     "F16": lambda raw: raw.view("<f2").astype(np.float32),
@@ -254,4 +339,11 @@ _DEQUANTIZE = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }

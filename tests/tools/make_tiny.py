@@ -9,7 +9,7 @@ random signs, so that nothing averages out. Logits have a standard deviation of 
 any drift in the ids chosen. The tokenizer is byte-level BPE: the 256 byte tokens, merges up to the vocabulary's
 size, and the three control tokens of ChatML at the end.
 
-    make_tiny.py OUT.gguf [--arch llama|qwen2] [--type Q4_0|...|mixed] [--hidden N] ... [--shape NAME]
+    make_tiny.py OUT.gguf [--arch llama|qwen2] [--type Q4_0|...|mixed|k-mixed] [--hidden N] ... [--shape NAME]
 """
 
 import argparse
@@ -30,8 +30,12 @@ CHATML = (
     " + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 PRE = {"llama": "smollm", "qwen2": "qwen2"}
-FILE_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32, "mixed": 7}
-MIXED = ["Q4_0", "Q5_1", "F16", "Q8_0", "Q4_1", "BF16", "Q5_0", "F32"]
+FILE_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32, "mixed": 7,
+             "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "k-mixed": 15}
+MIXED = {"mixed": ["Q4_0", "Q5_1", "F16", "Q8_0", "Q4_1", "BF16", "Q5_0", "F32"],
+         "k-mixed": ["Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "Q3_K", "Q5_K", "IQ4_NL"]}
+SUPER_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "k-mixed"]
+SUPER = dict(hidden=256, ffn=512)  # changes to the tiny shape that types with blocks of 256 need
 
 TINY = dict(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=0, ffn=160, vocab=331, context=512, tied=None,
             bias=None, rope_base=10000.0, eps=1e-5)
@@ -93,6 +97,41 @@ def blocks(type_name, key, n, std):
     if has_min:
         shift = np.float32(0.25) * uniform(key + "/min", count) - np.float32((levels - 1) / 2)
         out[:, 2:4] = (d.astype(np.float32) * shift).astype("<f2").view(np.uint8).reshape(count, 2)
+    return out.ravel()
+
+
+# Values that sub-scales, codes and, where the type has a minimum, the minimum's sub-scales take.
+SUPER_VALUES = {
+    "Q2_K": (range(16), range(4), range(16)),
+    "Q3_K": (range(-32, 32), range(-4, 4), None),
+    "Q4_K": (range(64), range(16), range(64)),
+    "Q5_K": (range(64), range(32), range(64)),
+    "Q6_K": (range(-128, 128), range(-32, 32), None),
+    "IQ4_NL": ([1], gguf_io.IQ4_VALUES.astype(int).tolist(), None),
+    "IQ4_XS": (range(-32, 32), gguf_io.IQ4_VALUES.astype(int).tolist(), None),
+}
+
+
+def super_blocks(type_name, key, n, std):
+    """n values in blocks of random bytes, but for d, as in blocks(), and m, which takes the mean off."""
+    _, elements, size = gguf_io.TYPES[type_name]
+    scales, codes, mins = SUPER_VALUES[type_name]
+
+    def mean(values, power=1):
+        return sum(v**power for v in values) / len(values)
+
+    middle = mean(scales) * mean(codes)
+    variance = mean(scales, 2) * mean(codes, 2) - middle * middle
+    share = middle / mean(mins) if mins else 0
+    if mins:
+        variance += share * share * (mean(mins, 2) - mean(mins) ** 2)
+    count = n // elements
+    out = octets(key + "/codes", count * size).reshape(count, size).copy()
+    sign = np.where(octets(key + "/sign", count) & 1, np.float32(-1), np.float32(1))
+    mean_d = np.float32(std / math.sqrt(variance))
+    d = (sign * (mean_d + mean_d * np.float32(0.25) * uniform(key + "/scale", count))).astype("<f2")
+    for at, value in zip(gguf_io.HALVES[type_name], (d, (d.astype(np.float32) * np.float32(share)).astype("<f2"))):
+        out[:, at : at + 2] = value.view(np.uint8).reshape(count, 2)
     return out.ravel()
 
 
@@ -175,12 +214,12 @@ def tensor_list(c, seed):
     h, f = c["hidden"], c["ffn"]
     q, kv = c["heads"] * c["head_dim"], c["kv_heads"] * c["head_dim"]
     grow = math.sqrt(2 / c["layers"])
-    mixed = itertools.cycle(MIXED)
+    mixed = itertools.cycle(MIXED.get(c["type"], [c["type"]]))
     out = []
 
     def matrix(name, rows, k, gain):
-        t = next(mixed) if c["type"] == "mixed" else c["type"]
-        make = floats if t in ("F32", "F16", "BF16") else blocks
+        t = next(mixed)
+        make = floats if t in ("F32", "F16", "BF16") else blocks if t in CODES else super_blocks
         std = gain / math.sqrt(k)
         out.append((name, t, [k, rows], lambda: make(t, f"{seed}/{name}", rows * k, std)))
 
@@ -224,7 +263,7 @@ def main():
     p = argparse.ArgumentParser(description="GGUF models with random weights, the same bytes everywhere")
     p.add_argument("out")
     p.add_argument("--shape", choices=SHAPES, default="tiny")
-    p.add_argument("--type", choices=[*gguf_io.TYPES, "mixed"], default="Q4_0")
+    p.add_argument("--type", choices=[*gguf_io.TYPES, *MIXED], default="Q4_0")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--version", type=int, choices=(2, 3), default=3)
     p.add_argument("--alignment", type=int, default=gguf_io.DEFAULT_ALIGNMENT)

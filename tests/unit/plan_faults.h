@@ -132,6 +132,7 @@ static struct plan_ref whole(struct tiny_plan *p, uint32_t id)
     X(huge_cols,               VALUE->cols = PLAN_COLS_MAX + 1,                     "tensors", "impossible shape") \
     X(huge_rows,               MATRIX->rows = UINT32_MAX,                           "tensors", "impossible shape") \
     X(odd_grouped_cols,        MATRIX->cols = 48,                                   "tensors", "impossible shape") \
+    X(no_whole_super_groups,   MATRIX->dtype = DT_Q4_K,                             "tensors", "impossible shape") \
     X(odd_a8_cols,             of(p, CODES->out)->cols = 48,                        "tensors", "impossible shape") \
     X(value_with_rows,         VALUE->rows = 1,                                     "tensors", "values do not have") \
     X(value_of_f16,            VALUE->dtype = DT_F16,                               "tensors", "values do not have") \

@@ -30,13 +30,13 @@ static void test_type_table(void **state)
         {7, "Q5_1", 32, 2 + 2 + 4 + 16, true},
         {8, "Q8_0", 32, 2 + 32, true},
         {30, "BF16", 1, 2, true},
-        {10, "Q2_K", 256, 16 + 64 + 2 + 2, false},
-        {11, "Q3_K", 256, 32 + 64 + 12 + 2, false},
-        {12, "Q4_K", 256, 2 + 2 + 12 + 128, false},
-        {13, "Q5_K", 256, 2 + 2 + 12 + 32 + 128, false},
-        {14, "Q6_K", 256, 128 + 64 + 16 + 2, false},
-        {20, "IQ4_NL", 32, 2 + 16, false},
-        {23, "IQ4_XS", 256, 2 + 2 + 4 + 128, false},
+        {10, "Q2_K", 256, 16 + 64 + 2 + 2, true},
+        {11, "Q3_K", 256, 32 + 64 + 12 + 2, true},
+        {12, "Q4_K", 256, 2 + 2 + 12 + 128, true},
+        {13, "Q5_K", 256, 2 + 2 + 12 + 32 + 128, true},
+        {14, "Q6_K", 256, 128 + 64 + 16 + 2, true},
+        {20, "IQ4_NL", 32, 2 + 16, true},
+        {23, "IQ4_XS", 256, 2 + 2 + 4 + 128, true},
         {39, "MXFP4", 32, 1 + 16, false},
     };
     for (size_t i = 0; i < ARRAY_LEN(KNOWN); i++) {
@@ -68,12 +68,18 @@ static void test_check_values(void **state)
     (void)state;
     static const struct {
         enum ggml_type type;
-        uint32_t float_bytes; // at the block's beginning
+        uint32_t float_bytes; // of the value, or of the scales
         uint16_t bad, largest;
+        uint32_t float_at; // in the block
     } CASES[] = {
-        {GGML_F32, 4, 0x7F80, 0x7F7F},  {GGML_BF16, 2, 0xFFC0, 0xFF7F}, {GGML_F16, 2, 0x7C00, 0x7BFF},
-        {GGML_Q4_0, 2, 0xFC00, 0xFBFF}, {GGML_Q4_1, 4, 0x7E00, 0x7BFF}, {GGML_Q5_0, 2, 0x7C01, 0x7BFF},
-        {GGML_Q5_1, 4, 0xFC00, 0xFBFF}, {GGML_Q8_0, 2, 0x7FFF, 0x7BFF},
+        {GGML_F32, 4, 0x7F80, 0x7F7F, 0},    {GGML_BF16, 2, 0xFFC0, 0xFF7F, 0},
+        {GGML_F16, 2, 0x7C00, 0x7BFF, 0},    {GGML_Q4_0, 2, 0xFC00, 0xFBFF, 0},
+        {GGML_Q4_1, 4, 0x7E00, 0x7BFF, 0},   {GGML_Q5_0, 2, 0x7C01, 0x7BFF, 0},
+        {GGML_Q5_1, 4, 0xFC00, 0xFBFF, 0},   {GGML_Q8_0, 2, 0x7FFF, 0x7BFF, 0},
+        {GGML_Q2_K, 4, 0x7C00, 0x7BFF, 80},  {GGML_Q3_K, 2, 0xFC00, 0xFBFF, 108},
+        {GGML_Q4_K, 4, 0x7E00, 0x7BFF, 0},   {GGML_Q5_K, 4, 0xFC01, 0x7BFF, 0},
+        {GGML_Q6_K, 2, 0x7C00, 0xFBFF, 208}, {GGML_IQ4_NL, 2, 0x7C00, 0x7BFF, 0},
+        {GGML_IQ4_XS, 2, 0xFE00, 0x7BFF, 0},
     };
     enum { BLOCKS = 5 };
     for (size_t i = 0; i < ARRAY_LEN(CASES); i++) {
@@ -84,7 +90,8 @@ static void test_check_values(void **state)
         for (uint32_t at = 0; at < BLOCKS * block_bytes; at += 2) {
             uint32_t within = at % block_bytes;
             // A small float's exponent lies in its upper half.
-            bool is_exponent = within < CASES[i].float_bytes && (type != GGML_F32 || within == 2);
+            bool is_float = within >= CASES[i].float_at && within < CASES[i].float_at + CASES[i].float_bytes;
+            bool is_exponent = is_float && (type != GGML_F32 || within == 2);
             uint64_t bad = 99;
             memcpy(blocks + at, &CASES[i].bad, 2);
             enum iso_err err = ggml_check_values(type, blocks, BLOCKS, &bad);

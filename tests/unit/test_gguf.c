@@ -160,7 +160,7 @@ BUILD(dim_zero, one_tensor(b, GGML_F32, 2, (uint64_t[]){4, 0}, 0))
 BUILD(dims_overflow, one_tensor(b, GGML_F32, 2, (uint64_t[]){(uint64_t)1 << 32, (uint64_t)1 << 32}, 0))
 BUILD(bytes_overflow, one_tensor(b, GGML_F32, 1, (uint64_t[]){(uint64_t)1 << 62}, 0))
 BUILD(not_blocks, one_tensor(b, GGML_Q4_0, 2, (uint64_t[]){16, 2}, 0))
-BUILD(type_q4_k, one_tensor(b, GGML_Q4_K, 1, (uint64_t[]){256}, 0))
+BUILD(type_iq2_xs, one_tensor(b, GGML_IQ2_XS, 1, (uint64_t[]){256}, 0))
 BUILD(type_removed, one_tensor(b, GGML_Q4_2, 1, (uint64_t[]){256}, 0))
 BUILD(type_unknown, one_tensor(b, 1000, 1, (uint64_t[]){256}, 0))
 BUILD(offset_odd, one_tensor(b, GGML_F32, 1, (uint64_t[]){4}, 8))
@@ -226,8 +226,8 @@ static const struct refusal REFUSALS[] = {
     {"elements overflow", dims_overflow, ISO_E_FORMAT, TENSOR "has dimensions whose product"},
     {"bytes overflow", bytes_overflow, ISO_E_FORMAT, TENSOR "has dimensions whose byte count"},
     {"no whole blocks", not_blocks, ISO_E_FORMAT, TENSOR "has dimension 0 of 16, not a multiple of the 32"},
-    {"type Q4_K", type_q4_k, ISO_E_UNSUPPORTED,
-     TENSOR "has type Q4_K, which is not supported; supported are F32"},
+    {"type IQ2_XS", type_iq2_xs, ISO_E_UNSUPPORTED,
+     TENSOR "has type IQ2_XS, which is not supported; supported are F32"},
     {"type removed", type_removed, ISO_E_UNSUPPORTED, TENSOR "has type Q4_2, which is not supported"},
     {"type unknown", type_unknown, ISO_E_UNSUPPORTED, TENSOR "has the unknown type number 1000"},
     {"offset odd", offset_odd, ISO_E_FORMAT, TENSOR "has offset 8, not a multiple of the alignment 32"},

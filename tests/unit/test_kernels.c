@@ -15,7 +15,8 @@
 
 // ---- golden: each case makes its inputs from a seed of its own and hashes all that the kernel writes
 
-#define COLS 576
+#define COLS       576
+#define SUPER_COLS 512 // of types with sub-scales
 
 static uint64_t hash_floats(float *x, size_t n)
 {
@@ -28,7 +29,8 @@ static uint64_t golden_matmul(const struct kernels *k, uint32_t type)
     uint64_t hash = type;
     for (int profile = 0; profile < PROFILE_COUNT; profile++) {
         struct rng r = rng_seeded(100 + type * PROFILE_COUNT + (uint32_t)profile);
-        struct matmul_case c = matmul_make(&r, (enum dtype)type, 5, 72, COLS, (enum profile)profile);
+        uint32_t cols = dtype_info(type)->subs ? SUPER_COLS : COLS;
+        struct matmul_case c = matmul_make(&r, (enum dtype)type, 5, 72, cols, (enum profile)profile);
         float *y = case_alloc(c.y_bytes);
         struct matmul_args a = c.args;
         a.y = y;
@@ -43,14 +45,15 @@ static uint64_t golden_matmul(const struct kernels *k, uint32_t type)
 static uint64_t golden_embed(const struct kernels *k, uint32_t type)
 {
     struct rng r = rng_seeded(200 + type);
-    struct weights w = weights_make(&r, (enum dtype)type, 33, COLS, PROFILE_EXTREME);
+    uint32_t cols = dtype_info(type)->subs ? SUPER_COLS : COLS;
+    struct weights w = weights_make(&r, (enum dtype)type, 33, cols, PROFILE_EXTREME);
     const uint32_t ids[3] = {0, 32, 17};
     float y[3 * COLS];
     struct embed_args a = {
-        .w = w.panels, .dtype = w.type, .ids = ids, .y = y, .y_stride = sizeof y / 3, .cols = COLS};
+        .w = w.panels, .dtype = w.type, .ids = ids, .y = y, .y_stride = cols * sizeof *y, .cols = cols};
     k->embed(&a, 0, 3);
     weights_free(&w);
-    return hash_floats(y, 3 * COLS);
+    return hash_floats(y, 3 * cols);
 }
 
 static uint64_t golden_rmsnorm(const struct kernels *k, uint32_t variant)
@@ -178,6 +181,13 @@ static const struct golden GOLDEN[] = {
     {"matmul_q5_0", golden_matmul, DT_Q5_0},
     {"matmul_q5_1", golden_matmul, DT_Q5_1},
     {"matmul_q8_0", golden_matmul, DT_Q8_0},
+    {"matmul_q2_k", golden_matmul, DT_Q2_K},
+    {"matmul_q3_k", golden_matmul, DT_Q3_K},
+    {"matmul_q4_k", golden_matmul, DT_Q4_K},
+    {"matmul_q5_k", golden_matmul, DT_Q5_K},
+    {"matmul_q6_k", golden_matmul, DT_Q6_K},
+    {"matmul_iq4_nl", golden_matmul, DT_IQ4_NL},
+    {"matmul_iq4_xs", golden_matmul, DT_IQ4_XS},
     {"embed_f32", golden_embed, DT_F32},
     {"embed_f16", golden_embed, DT_F16},
     {"embed_bf16", golden_embed, DT_BF16},
@@ -186,6 +196,13 @@ static const struct golden GOLDEN[] = {
     {"embed_q5_0", golden_embed, DT_Q5_0},
     {"embed_q5_1", golden_embed, DT_Q5_1},
     {"embed_q8_0", golden_embed, DT_Q8_0},
+    {"embed_q2_k", golden_embed, DT_Q2_K},
+    {"embed_q3_k", golden_embed, DT_Q3_K},
+    {"embed_q4_k", golden_embed, DT_Q4_K},
+    {"embed_q5_k", golden_embed, DT_Q5_K},
+    {"embed_q6_k", golden_embed, DT_Q6_K},
+    {"embed_iq4_nl", golden_embed, DT_IQ4_NL},
+    {"embed_iq4_xs", golden_embed, DT_IQ4_XS},
     {"rmsnorm", golden_rmsnorm, 0},
     {"rmsnorm_tail", golden_rmsnorm, 1},
     {"quantize", golden_quantize, 0},

@@ -2,7 +2,8 @@
 // the sum in f64, whatever the range of panels and the rows computed beside.
 #include "kernel_weights.h"
 
-static const enum dtype TYPES[] = {DT_F32, DT_F16, DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0};
+static const enum dtype TYPES[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,  DT_Q8_0,
+                                   DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
 
 static float *sentinels(uint64_t bytes)
 {
@@ -118,12 +119,13 @@ static void test_random_shapes(void **state)
     for (size_t t = 0; t < ARRAY_LEN(TYPES); t++) {
         bool grouped = dtype_is_grouped(TYPES[t]);
         for (uint32_t i = 0; i < case_count(40); i++) {
-            uint32_t k = grouped ? GROUP * (1 + rng_below(&r, 12)) : 1 + rng_below(&r, 200);
+            uint32_t inputs = dtype_inputs(TYPES[t]);
+            uint32_t k = inputs * (1 + rng_below(&r, grouped ? (inputs == GROUP ? 12 : 3) : 200));
             check_case(&r, TYPES[t], random_rows(&r), random_outputs(&r), k,
                        (enum profile)rng_below(&r, PROFILE_COUNT));
         }
         for (uint32_t rows = 1; rows <= 40; rows++)
-            check_case(&r, TYPES[t], rows, 17, grouped ? 32 : 1, PROFILE_PLAIN);
+            check_case(&r, TYPES[t], rows, 17, dtype_inputs(TYPES[t]), PROFILE_PLAIN);
     }
 }
 
@@ -140,7 +142,9 @@ static void test_zeros(void **state)
     (void)state;
     struct rng r = rng_seeded(4);
     for (size_t t = 0; t < ARRAY_LEN(TYPES); t++) {
-        for (uint32_t k = GROUP; k <= 3 * GROUP; k += GROUP) {
+        uint32_t inputs = (uint32_t)num_max(GROUP, dtype_inputs(TYPES[t]));
+        bool has_zero = TYPES[t] != DT_IQ4_NL && TYPES[t] != DT_IQ4_XS;
+        for (uint32_t k = inputs; k <= 3 * inputs; k += inputs) {
             struct matmul_case c = matmul_make(&r, TYPES[t], 6, 20, k, PROFILE_PLAIN);
             uint32_t zero = dtype_is_grouped(TYPES[t]) ? (uint32_t)weights_zero(TYPES[t])
                             : TYPES[t] == DT_F32       ? 0x80000000
@@ -148,7 +152,7 @@ static void test_zeros(void **state)
             for (uint32_t i = 0; i < 20 * k; i++)
                 c.w.raw[i] = zero;
             for (uint32_t i = 0; i < 20 * k / GROUP; i++)
-                c.w.d[i] |= 0x8000, c.w.m[i] = 0x8000;
+                c.w.d[i] = has_zero ? c.w.d[i] | 0x8000 : 0x8000, c.w.m[i] = 0x8000;
             repack(&c);
             check_made(&r, &c, "zeros");
         }
@@ -192,13 +196,15 @@ static void test_every_half(void **state)
     }
 }
 
-// With d = 1, m = -2 and activation scale 1 every step is an exact integer, and so is the result.
+// With d = 1, m = -2, small sub-scales and activation scale 1 every step is an exact integer, and so is the result.
 static int64_t integer_sum(const struct matmul_case *c, uint32_t row, uint32_t out)
 {
     const struct codes *x = c->codes + row * (c->args.k / GROUP);
     int64_t sum = 0;
     for (uint32_t k = 0; k < c->args.k; k++)
-        sum += (weights_code(&c->w, out, k) - (weights_has_min(c->w.type) ? 2 : 0)) * x[k / 32].q[k % 32];
+        sum += (weights_code(&c->w, out, k) * weights_sub(&c->w, c->w.sub, out, k) -
+                (weights_has_min(c->w.type) ? 2 * weights_sub(&c->w, c->w.min_sub, out, k) : 0)) *
+               x[k / 32].q[k % 32];
     return sum;
 }
 
@@ -211,7 +217,10 @@ static void test_exact_integers(void **state)
             continue;
         struct matmul_case c = matmul_make(&r, TYPES[t], 5, 48, 256, PROFILE_EXTREME);
         for (uint32_t i = 0; i < 48 * 8; i++)
-            c.w.d[i] = 0x3C00, c.w.m[i] = 0xC000;
+            for (int j = 0; j < 2; j++) {
+                c.w.d[i] = 0x3C00, c.w.m[i] = 0xC000;
+                c.w.sub[i][j] = rng_below(&r, 2) ? 1 : -1, c.w.min_sub[i][j] = (int8_t)rng_below(&r, 2);
+            }
         for (uint32_t i = 0; i < 5 * 8; i++)
             c.codes[i].scale = 1;
         free((void *)c.args.x);

@@ -271,7 +271,7 @@ static void test_quantize_edges(void **state)
     {
         k->quantize(&(struct quantize_args){.x = ties, .y = packed, .rows = 1, .cols = GROUP}, 0, 1);
         assert_memory_equal(y.q, want, GROUP);
-        assert_true(y.scale[0] == 1 && y.shift[0] == 127 && y.zero[0] == -8 * 127);
+        assert_true(y.scale[0] == 1 && y.shift[0] == 127 && y.zero[0] == -8 * 127 && y.half[0] == -8 * 127);
     }
 }
 
@@ -281,8 +281,9 @@ static float ref_embed(const struct weights *w, uint32_t id, uint32_t k)
 {
     if (!dtype_is_grouped(w->type))
         return weights_float(w, id, k);
-    size_t g = (size_t)id * (w->k / GROUP) + k / GROUP;
-    float d = (float)ref_f16(w->d[g]), m = (float)ref_f16(w->m[g]);
+    size_t at = weights_scale_at(w, id, k);
+    float d = (float)ref_f16(w->d[at]) * (float)weights_sub(w, w->sub, id, k);
+    float m = (float)ref_f16(w->m[at]) * (float)weights_sub(w, w->min_sub, id, k);
     float y = d * (float)weights_code(w, id, k);
     return weights_has_min(w->type) ? y + m : y;
 }
@@ -323,7 +324,8 @@ static void test_embed(void **state)
     struct rng r = rng_seeded(14);
     for (int type = 0; type < DT_A8; type++)
         for (uint32_t i = 0; i < case_count(24); i++)
-            check_embed(&r, (enum dtype)type, 1 + rng_below(&r, 100), GROUP * (1 + rng_below(&r, 6)),
+            check_embed(&r, (enum dtype)type, 1 + rng_below(&r, 100),
+                        (uint32_t)num_max(GROUP, dtype_inputs((enum dtype)type)) * (1 + rng_below(&r, 6)),
                         (enum profile)(i % PROFILE_COUNT));
 }
 
