@@ -48,8 +48,13 @@
 #define KERNEL(name)            KERNEL_JOIN(name, KERNEL_ISA)
 
 #define VEC_INLINE static inline __attribute__((always_inline))
-// Before a loop of a constant count over an array of vectors: unrolled whole, so that they stay in registers.
+// Before a loop of a constant count over an array of vectors: unrolled whole, so that they stay in registers. Not in
+// sanitized builds, where a compiler would take minutes over the checks of every step.
+#ifdef KERNEL_SANITIZED
+#define VEC_UNROLL
+#else
 #define VEC_UNROLL _Pragma("GCC unroll 16")
+#endif
 #define VEC_LANES  16
 #define VEC_MAGIC  12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
 
