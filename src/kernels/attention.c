@@ -111,7 +111,7 @@ struct query_tile {
 
 // Asks for a head's K or V in a block that comes later. A piece of some KiB is too short for the processor's own
 // prefetchers, and the next one lies elsewhere.
-#define K_AHEAD 4 // blocks: two steps of score_keys
+#define K_AHEAD 4 // blocks: two steps of score_keys, or four where it takes one at a time
 #define V_AHEAD 2
 
 VEC_INLINE void kv_prefetch(const struct query_tile *t, const uint8_t *head, uint32_t block)
@@ -184,7 +184,8 @@ VEC_INLINE void add_values_at(struct query_tile *t, uint32_t i, uint32_t n, uint
                  next = at / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS;
         const uint8_t *v = t->v + t->blocks[block] * t->block_bytes;
         end = last < next ? last : next;
-        kv_prefetch(t, t->v, block + V_AHEAD);
+        if (d == 0)
+            kv_prefetch(t, t->v, block + V_AHEAD);
         for (uint32_t key = at; key < end; key++) {
             vf value[2];
             VEC_UNROLL

@@ -15,7 +15,7 @@
 //   scales  then d of all groups, 16 f16 a group; of a type with sub-scales 16 f16 for SUPER_GROUPS groups.
 //   mins    then, where the type has a minimum, m likewise.
 // A panel of a float type holds k vectors of 16 elements, input by input. Outputs past n in the last panel
-// are zero. Panels are padded to PANEL_ALIGN. All little-endian.
+// weigh +-0: their scales and minima are zero. Panels are padded to PANEL_ALIGN. All little-endian.
 #pragma once
 
 #include <stdbool.h>

@@ -55,8 +55,8 @@
 #else
 #define VEC_UNROLL _Pragma("GCC unroll 16")
 #endif
-#define VEC_LANES  16
-#define VEC_MAGIC  12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
+#define VEC_LANES 16
+#define VEC_MAGIC 12582912.0f // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer in the low bits
 
 #if defined(KERNEL_AMX)
 #include "kernels/vec_amx.h"
@@ -71,6 +71,7 @@
 #endif
 
 #define VEC_TILE (VEC_PANEL_TILE * VEC_ROW_TILE) // accumulators of a tile of a matmul
+_Static_assert(A8_TILE % VEC_ROW_TILE == 0, "a tile's rows lie in one tile of activation codes");
 
 // a > b ? a : b in every lane (numerics.md, rule 1).
 VEC_INLINE vf vf_max(vf a, vf b)

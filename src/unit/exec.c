@@ -244,7 +244,8 @@ static void run_program(void *context, uint32_t thread)
     }
 }
 
-// An operation whose rows are computed each from the same row of its operands: each thread has the same rows.
+// An operation whose rows are computed each from the same row of its operands: a thread takes its rows through
+// all such operations that follow each other.
 static bool is_by_row(const struct plan_op *op)
 {
     switch ((enum plan_code)op->code) {

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define TENSORS_MAX       128
 #define OPS_MAX           128
 #define EDITS_MAX         64
-#define WEIGHTS_BYTES_MAX (256 * KIB)
+#define WEIGHTS_BYTES_MAX (512 * KIB)
 #define POOL_BYTES_MAX    (24 * MIB) // of the account, which counts 5 MiB for the program
 #define PROMPT_MAX        18u        // a block of 16 tokens and a bit
 
@@ -55,7 +55,7 @@ struct image {
     uint8_t weights[WEIGHTS_BYTES_MAX];
 };
 
-static struct image bases[3];
+static struct image bases[4];
 
 // The plan's memory stays: the image points into it. Weights are repeated, so that edits may make them
 // larger.
@@ -91,6 +91,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     tiny_init(&m, &TINY_QWEN2);
     options.kv_type = KV_Q8;
     read_base(&bases[2], &m, &options);
+    tiny_init(&m, &TINY_WIDE);
+    tiny_tensor(&m, "blk.0.attn_v.weight")->type = GGML_Q6_K;
+    tiny_tensor(&m, "blk.0.attn_output.weight")->type = GGML_Q2_K;
+    tiny_tensor(&m, "blk.0.ffn_up.weight")->type = GGML_IQ4_XS;
+    tiny_tensor(&m, "blk.0.ffn_down.weight")->type = GGML_Q3_K;
+    read_base(&bases[3], &m, &options);
     return 0;
 }
 

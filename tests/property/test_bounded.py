@@ -67,8 +67,8 @@ def test_account_of_thread_stacks(tiny):
     few, many = account(tiny, 1, 1024), account(tiny, 17, 1024)
     promised = many["stacks"] - few["stacks"]
     touched = many["rss_other_anonymous"] - few["rss_other_anonymous"]
-    # The most is touched by a thread that takes a part of attention, which not every one of 17 gets to.
-    assert promised / 4 <= touched <= promised
+    # How much depends on which threads get to take a part of attention; starting alone touches 8 KiB of each.
+    assert 16 * 8192 <= touched <= promised
 
 
 def resident_of(pid):

@@ -33,7 +33,8 @@ PRE = {"llama": "smollm", "qwen2": "qwen2"}
 FILE_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32, "mixed": 7,
              "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "k-mixed": 15}
 MIXED = {"mixed": ["Q4_0", "Q5_1", "F16", "Q8_0", "Q4_1", "BF16", "Q5_0", "F32"],
-         "k-mixed": ["Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "Q3_K", "Q5_K", "IQ4_NL"]}
+         # 8 for a layer's 7 matrices, so that types change place from layer to layer, and two beside each other.
+         "k-mixed": ["Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "Q3_K", "Q5_K", "Q5_K", "IQ4_NL"]}
 SUPER_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "k-mixed"]
 SUPER = dict(hidden=256, ffn=512)  # changes to the tiny shape that types with blocks of 256 need
 

@@ -166,6 +166,9 @@ static void test_long_rows(void **state)
     struct rng r = rng_seeded(2);
     for (size_t t = 0; t < ARRAY_LEN(TYPES); t++)
         check_case(&r, TYPES[t], 3, 16, 8960, PROFILE_PLAIN);
+    // And as many that a matrix unit takes them, over several of its blocks of inputs and tiles of rows.
+    for (size_t t = 0; t < ARRAY_LEN(TYPES); t++)
+        check_case(&r, TYPES[t], 37, 48, 2304, PROFILE_PLAIN);
 }
 
 // Every f16 and bf16 pattern as a weight times 1.

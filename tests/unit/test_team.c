@@ -318,13 +318,45 @@ static void test_take(void **state)
     }
 }
 
+// Parts shrink towards the end: one caller does not take what others could have.
+static void test_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t threads, items, least, parts[10];
+    } CASES[] = {
+        {1, 100, 4, {100}},
+        {2, 100, 4, {33, 22, 15, 10, 6, 4, 4, 4, 2}},
+        {4, 9, 1, {1, 1, 1, 1, 1, 1, 1, 1, 1}},
+        {2, 3, 100, {3}},
+        {2, UINT32_MAX, UINT32_MAX / 2, {UINT32_MAX / 2, UINT32_MAX / 2, 1}},
+    };
+    for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
+        struct team team;
+        uint32_t at = 0, begin, end;
+        assert_int_equal(open_plain(&team, CASES[c].threads), ISO_OK);
+        for (size_t i = 0; at < CASES[c].items; i++, at = end) {
+            assert_true(team_take(&team, CASES[c].items, CASES[c].least, &begin, &end));
+            assert_int_equal(begin, at);
+            assert_int_equal(end - begin, CASES[c].parts[i]);
+        }
+        assert_false(team_take(&team, CASES[c].items, CASES[c].least, &begin, &end));
+        team_close(&team);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_open_and_close),
-        cmocka_unit_test(test_start_fails),   cmocka_unit_test(test_cpu_does_not_exist),
-        cmocka_unit_test(test_pinning),       cmocka_unit_test(test_fifo_is_refused),
-        cmocka_unit_test(test_fifo_is_taken), cmocka_unit_test(test_denormals_are_kept),
+        cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_open_and_close),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_start_fails),
+        cmocka_unit_test(test_cpu_does_not_exist),
+        cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_fifo_is_refused),
+        cmocka_unit_test(test_fifo_is_taken),
+        cmocka_unit_test(test_denormals_are_kept),
         cmocka_unit_test(test_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

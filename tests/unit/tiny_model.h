@@ -70,6 +70,20 @@ static const struct tiny_shape TINY_QWEN2 = {
     .bias = true,
 };
 
+// Wide enough for types with blocks of 256.
+static const struct tiny_shape TINY_WIDE = {
+    .arch = "llama",
+    .layers = 1,
+    .hidden = 256,
+    .heads = 2,
+    .kv_heads = 1,
+    .head_dim = 128,
+    .ffn = 256,
+    .vocab = 40,
+    .context = 64,
+    .type = GGML_Q4_K,
+};
+
 static inline struct tiny_key *tiny_key(struct tiny_model *m, const char *name)
 {
     for (uint32_t i = 0; i < m->n_keys; i++)
@@ -207,7 +221,12 @@ static inline uint64_t tiny_random(uint64_t *state)
 // One block of any codes whose scale, minimum or value is finite and of a magnitude of about 1/8.
 static inline void tiny_block(struct buf *b, enum ggml_type type, uint64_t *state)
 {
-    uint8_t block[64];
+    static const struct {
+        enum ggml_type type;
+        uint32_t d, m; // where they stand, 0 and 0: at the beginning
+    } HALVES[] = {{GGML_Q4_1, 0, 2}, {GGML_Q5_1, 0, 2}, {GGML_Q2_K, 80, 82},  {GGML_Q3_K, 108, 108},
+                  {GGML_Q4_K, 0, 2}, {GGML_Q5_K, 0, 2}, {GGML_Q6_K, 208, 208}};
+    uint8_t block[256];
     uint32_t bytes = ggml_type_info(type)->block_bytes;
     for (uint32_t i = 0; i < bytes; i++)
         block[i] = (uint8_t)tiny_random(state);
@@ -218,10 +237,14 @@ static inline void tiny_block(struct buf *b, enum ggml_type type, uint64_t *stat
         memcpy(block, &single, sizeof single);
     else if (type == GGML_BF16)
         memcpy(block, (uint8_t *)&single + 2, 2);
-    else
-        memcpy(block, &half, sizeof half);
-    if (type == GGML_Q4_1 || type == GGML_Q5_1)
-        memcpy(block + 2, &half2, sizeof half2);
+    else {
+        uint32_t d = 0, m = 0;
+        for (size_t i = 0; i < ARRAY_LEN(HALVES); i++)
+            if (HALVES[i].type == type)
+                d = HALVES[i].d, m = HALVES[i].m;
+        memcpy(block + m, &half2, sizeof half2);
+        memcpy(block + d, &half, sizeof half);
+    }
     gb_bytes(b, block, bytes);
 }
 
