@@ -20,9 +20,8 @@ static int answer(iso_plan *plan, iso_unit *unit, const char *prompt, uint32_t m
     iso_plan_info info;
     iso_result result;
     size_t n = 0, bytes;
-    uint32_t slot;
     iso_plan_get_info(plan, &info);
-    uint32_t *ids = malloc(info.max_seq_len * sizeof *ids);
+    uint32_t slot, *ids = malloc(info.max_seq_len * sizeof *ids);
     if (!ids)
         return 1;
     iso_code code =
@@ -35,14 +34,15 @@ static int answer(iso_plan *plan, iso_unit *unit, const char *prompt, uint32_t m
         return fail(&error);
     for (iso_step(unit, &result); result.rows > 0; iso_step(unit, &result)) {
         for (uint32_t i = 0; i < result.n; i++) {
+            if (result.events[i].finish == ISO_FINISH_NONFINITE)
+                return fprintf(stderr, "a logit is not finite\n"), ISO_CODE_NONFINITE;
             const char *text = iso_token_bytes(plan, result.events[i].token, &bytes);
             if (result.events[i].finish != ISO_FINISH_END)
                 fwrite(text, 1, bytes, stdout);
             fflush(stdout);
         }
     }
-    putchar('\n');
-    return 0;
+    return putchar('\n') == EOF;
 }
 
 int main(int argc, char **argv)

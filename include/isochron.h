@@ -18,7 +18,10 @@
  *
  * Threads: a plan may be used by several units, and its iso_encode by one thread at a time. A unit is used by
  * one thread at a time; it computes on the caller's thread and on those it started itself. Different units
- * are independent.
+ * are independent, but for the opening thread's CPUs and scheduling, which a unit with `cpus` or `fifo` changes
+ * until it is closed: close such units on the thread that opened them, the last one first.
+ *
+ * Pointers are not NULL but where it is said that they may be.
  */
 #ifndef ISOCHRON_H
 #define ISOCHRON_H
@@ -71,12 +74,13 @@ typedef struct iso_compile_options {
         max_seq_len; /* tokens of one sequence, prompt and output together; 0: 4096 or the model's context */
     uint32_t slots;  /* sequences at once; 0: 1 */
     uint32_t batch_tokens; /* most tokens computed in one step; 0: 128 or `slots` */
-    uint32_t kv_q8;        /* 0: the KV cache holds f16; 1: 8-bit codes with a scale per token and head */
+    uint32_t kv_q8;        /* 0: the KV cache holds f16; else 8-bit codes with a scale per token and head */
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of weights; may be NULL */
     void *context;
 } iso_compile_options;
 
-/* Compiles a GGUF file to a plan, which appears whole under plan_path or not at all. options may be NULL. */
+/* Compiles a GGUF file or a Hugging Face folder to a plan, which appears whole under plan_path or not at all.
+ * options may be NULL. */
 ISO_API iso_code iso_compile(const char *model_path, const char *plan_path,
                              const iso_compile_options *options, iso_error *error);
 
@@ -133,8 +137,9 @@ ISO_API int iso_token_ends(const iso_plan *plan, uint32_t id);
  * -------------------------------------------------------------------------------------------------- */
 
 typedef struct iso_unit_options {
-    uint32_t threads;     /* 0: 1. The caller's included */
-    const uint32_t *cpus; /* [threads]: thread i is pinned to cpus[i], the caller's to cpus[0]; NULL: no */
+    uint32_t threads;     /* 1 to 64, the caller's included; 0: 1 */
+    const uint32_t *cpus; /* [threads]: thread i is pinned to cpus[i], the caller's to cpus[0]; NULL: no.
+                             A CPU may be there twice, which is slow */
     const char *isa;      /* "c", "avx2", "avx512", "amx", "neon"; NULL: the fastest. Results are the same */
     uint64_t pool_bytes_max;  /* refuse to open where iso_plan_account's total is more; 0: no limit */
     uint32_t chunk_tokens;    /* most prompt tokens of one sequence in a step; 0: batch_tokens */
@@ -149,21 +154,21 @@ ISO_API iso_code iso_unit_open(iso_plan *plan, const iso_unit_options *options, 
 ISO_API void iso_unit_close(iso_unit *unit); /* NULL is allowed */
 /* Name of the instruction set in use. */
 ISO_API const char *iso_unit_isa(const iso_unit *unit);
-/* 0 where the pool could not be locked in memory (memlock limit): it may be swapped. */
+/* 0 where the pool and the weights could not be locked in memory (memlock limit): they may be swapped. */
 ISO_API int iso_unit_is_locked(const iso_unit *unit);
 
 typedef struct iso_request {
     const uint32_t *prompt; /* [n_prompt], each < vocab; copied */
     uint32_t n_prompt;      /* at least 1 */
-    uint32_t max_output;    /* at least 1; n_prompt + max_output at most max_seq_len */
-    float temperature;      /* 0: the most probable token; else 0.001 to 100 */
-    float top_p;            /* above 0 to 1; 0 means 1: off */
-    float min_p;            /* 0 to 1; 0: off */
-    float repeat_penalty;   /* 0.01 to 100; 0 means 1: off */
-    uint32_t top_k;         /* 0: off */
+    uint32_t max_output; /* at least 1, of scored requests 0 too; n_prompt + max_output at most max_seq_len */
+    float temperature;   /* 0: the most probable token; else 0.001 to 100 */
+    float top_p;         /* above 0 to 1; 0 means 1: off */
+    float min_p;         /* 0 to 1; 0: off */
+    float repeat_penalty; /* 0.01 to 100; 0 means 1: off */
+    uint32_t top_k;       /* 0: off */
     uint64_t seed;
     uint32_t ignore_end; /* 1: go on past tokens that end a generation */
-    uint32_t score;      /* 1: teacher forcing, an event for each prompt position and no output */
+    uint32_t score;      /* not 0: teacher forcing, an event for each prompt position and no output */
 } iso_request;
 
 /* Takes a slot and reserves all memory that the request can need. ISO_CODE_BUSY: none is free. */

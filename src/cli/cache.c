@@ -1,5 +1,6 @@
 #include "cli/cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,9 @@ struct cache_key {
     uint32_t max_seq_len, slots, batch_tokens, kv_type;
     uint32_t max_seq_len_default, slots_default, batch_tokens_default, reserved;
     uint64_t plan_version, program_version, path;
+    uint64_t files; // of a folder
 };
-_Static_assert(sizeof(struct cache_key) == 88, "hashed as bytes");
+_Static_assert(sizeof(struct cache_key) == 96, "hashed as bytes");
 
 static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
 {
@@ -33,11 +35,45 @@ static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *re
     return file_make_folders(path, reterr);
 }
 
+static int compare_names(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+// What changes when a file of the folder does; 0 where it can't be listed, which compiling will say better.
+static uint64_t hash_files(const char *folder)
+{
+    struct dirent **names;
+    uint64_t hash = 0;
+    int n = scandir(folder, &names, NULL, compare_names);
+    for (int i = 0; i < n; i++) {
+        char path[FILE_PATH_MAX + 256];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+            uint64_t row[] = {hash,
+                              hash64(names[i]->d_name, strlen(names[i]->d_name)),
+                              (uint64_t)st.st_size,
+                              (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec,
+                              st.st_ino,
+                              st.st_dev};
+            hash = hash64(row, sizeof row);
+        }
+        free(names[i]);
+    }
+    if (n >= 0)
+        free(names);
+    return hash;
+}
+
 enum iso_err cache_find(const char *model_path, const struct compile_options *options, char *path,
                         size_t size, bool *ret_hit, struct iso_errinfo *reterr)
 {
     struct stat st;
     char folder[FILE_PATH_MAX - 64], real[FILE_PATH_MAX], hex[HASH_HEX_BYTES];
+    if (stat(model_path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "%s: is a device, pipe or socket, not a file or folder",
+                        model_path);
     if (!realpath(model_path, real) || stat(real, &st))
         return iso_fail(reterr, ISO_E_IO, 0, NULL, "%s: opening failed: %s", model_path, strerror(errno));
     enum iso_err err = cache_folder(folder, sizeof folder, reterr);
@@ -57,7 +93,8 @@ enum iso_err cache_find(const char *model_path, const struct compile_options *op
                                   .batch_tokens_default = COMPILE_BATCH_TOKENS_DEFAULT,
                                   .plan_version = PLAN_VERSION,
                                   .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
-                                  .path = hash64(real, strlen(real))};
+                                  .path = hash64(real, strlen(real)),
+                                  .files = S_ISDIR(st.st_mode) ? hash_files(real) : 0};
     hash128_hex(hash128(&key, sizeof key), hex);
     snprintf(path, size, "%s/%s.plan", folder, hex);
     struct plan_header header;

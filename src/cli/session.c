@@ -195,8 +195,8 @@ enum iso_err session_open(const char *path, const struct compile_flags *compile,
         return iso_fail_prefix(reterr, path);
     }
     if (!unit_is_locked(s->unit) && !quiet)
-        fprintf(stderr,
-                "isochron: the pool could not be locked in memory (see `ulimit -l`); it may be swapped\n");
+        fprintf(stderr, "isochron: pool and weights could not be locked in memory (see `ulimit -l`); they "
+                        "may be swapped\n");
     return ISO_OK;
 }
 

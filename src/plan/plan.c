@@ -105,14 +105,17 @@ enum iso_err plan_peek_program(const char *path, struct arena *arena, struct pla
     return ISO_OK;
 }
 
+// What is enough to know a plan by, where a file ends before the rest.
+#define PLAN_MAGIC_LEAST 4
+
 bool plan_is_plan(const char *path)
 {
     char magic[sizeof(((struct plan_header *)0)->magic)];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return false;
-    bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
-              memcmp(magic, PLAN_MAGIC, sizeof magic) == 0;
+    ssize_t n = pread(fd, magic, sizeof magic, 0);
+    bool is = n >= PLAN_MAGIC_LEAST && memcmp(magic, PLAN_MAGIC, (size_t)n) == 0;
     close(fd);
     return is;
 }

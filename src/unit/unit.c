@@ -128,7 +128,8 @@ enum iso_err unit_open(const struct plan *plan, const struct unit_config *config
     u->kernels = config->kernels ? config->kernels : kernels_best();
     u->chunk_tokens = config->chunk_tokens ? config->chunk_tokens : h->limits.batch_tokens;
     u->reuse = !config->no_prefix_reuse;
-    u->locked = locked;
+    // The weights too; several units may lock them, and they stay so until the plan is closed.
+    u->locked = locked && mlock(h, plan->mapped_bytes) == 0;
     u->pool = u->arena = pool;
     u->pool_bytes = unit_pool_bytes(h);
     u->kv_pool = pool + num_align(h->arena_bytes, PLAN_ALIGN);

@@ -88,7 +88,7 @@ double unit_log_sum_exp(const struct unit *u, uint32_t row);
 
 const struct plan *unit_plan(const struct unit *u);
 const struct kernels *unit_kernels(const struct unit *u);
-// False where the pool could not be locked in memory (memlock limit): it may then be swapped.
+// False where pool and weights could not be locked in memory (memlock limit): they may then be swapped.
 bool unit_is_locked(const struct unit *u);
 // Bytes that unit_open maps for these: activations, KV blocks and tables, each rounded to pages.
 uint64_t unit_pool_bytes(const struct plan_header *h);

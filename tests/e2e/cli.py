@@ -31,7 +31,7 @@ SECONDS_MAX = 120  # of any one process here, on the slowest machine; nothing wa
 OK, USAGE, IO, FORMAT, UNSUPPORTED, NOFIT, LIMIT, CORRUPT, VERSION = 0, 2, 3, 4, 5, 6, 7, 9, 10
 
 # Said on standard error where the memlock limit is low; no error.
-LOCK_NOTE = b"the pool could not be locked"
+LOCK_NOTE = b"could not be locked in memory"
 
 
 class Result:

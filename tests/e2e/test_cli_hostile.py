@@ -63,7 +63,8 @@ def test_files_of_other_kinds(binary, tmp_path):
         path.write_bytes(content)
         for command in COMMANDS:
             r = ask(command, path, binary, tmp_path)
-            assert r.code in (FORMAT, cli.LIMIT, UNSUPPORTED), (name, r)
+            asked_twice = (name, command) == ("plan-magic", "compile")  # of what is a plan already, if a damaged one
+            assert r.code in (FORMAT, cli.LIMIT, UNSUPPORTED) or (asked_twice and r.code == cli.USAGE), (name, r)
             refused(r, r.code, path)
 
 
@@ -146,7 +147,7 @@ def test_unsupported_models_are_refused_by_name(binary, tmp_path):
     write(general_architecture="mamba")
     for command in ("compile", "fit", "generate"):
         refused(ask(command, path, binary, tmp_path), UNSUPPORTED, path, "mamba")
-    write(tokenizer_ggml_model="llama")
+    write(tokenizer_ggml_model="t5")
     refused(ask("compile", path, binary, tmp_path), UNSUPPORTED, path, "tokenizer")
     write(tokenizer_ggml_pre="never-heard-of")
     refused(ask("fit", path, binary, tmp_path), UNSUPPORTED, path, "never-heard-of")
