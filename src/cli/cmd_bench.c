@@ -200,15 +200,16 @@ static int run(const struct arguments *a, struct session *s)
 int cmd_bench(int argc, char **argv)
 {
     static const struct argp_child CHILDREN[] = {{&COMPILE_ARGP, 0, NULL, 0}, {&RUN_ARGP, 0, NULL, 0}, {0}};
-    static const struct argp ARGP = {.options = OPTIONS,
-                                     .parser = parse,
-                                     .args_doc = "FILE",
-                                     .doc = "Measures prefill and decode speed and how steady tokens come, "
-                                            "and beside it the host's own noise: the "
-                                            "gaps a thread sees that only reads the clock. FILE is a plan, "
-                                            "or a GGUF file that is compiled into "
-                                            "the cache first.\v" CLI_EXIT_CODES_HELP,
-                                     .children = CHILDREN};
+    static const struct argp ARGP = {
+        .options = OPTIONS,
+        .parser = parse,
+        .args_doc = "FILE",
+        .doc = "Measures prefill and decode speed and how steady tokens come, "
+               "and beside it the host's own noise: the "
+               "gaps a thread sees that only reads the clock. FILE is a plan, "
+               "or a model (GGUF file or Hugging Face folder) that is compiled into "
+               "the cache first.\v" CLI_EXIT_CODES_HELP,
+        .children = CHILDREN};
     struct arguments a = {0};
     struct iso_errinfo e;
     struct session s;

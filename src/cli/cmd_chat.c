@@ -301,7 +301,8 @@ int cmd_chat(int argc, char **argv)
         .parser = parse,
         .args_doc = "FILE [-p TEXT]",
         .doc =
-            "Talks to a model through its own chat template: FILE is a plan, or a GGUF file that is compiled "
+            "Talks to a model through its own chat template: FILE is a plan, or a model (GGUF file or "
+            "Hugging Face folder) that is compiled "
             "into "
             "the cache first. On a terminal lines are edited and remembered; elsewhere each line of standard "
             "input is a turn.\v" CLI_EXIT_CODES_HELP,

@@ -1,4 +1,4 @@
-// isochron compile MODEL.gguf -o m.plan
+// isochron compile MODEL -o m.plan
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -53,8 +53,8 @@ static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *r
 {
     struct stat model, output;
     if (plan_is_plan(a->model))
-        return iso_fail(reterr, ISO_E_USAGE, 0, NULL, "%s: this is a plan already; compile takes a GGUF file",
-                        a->model);
+        return iso_fail(reterr, ISO_E_USAGE, 0, NULL,
+                        "%s: this is a plan already; compile takes a model file or folder", a->model);
     if (stat(a->model, &model) == 0 && stat(a->output, &output) == 0 && model.st_ino == output.st_ino &&
         model.st_dev == output.st_dev)
         return iso_fail(reterr, ISO_E_USAGE, 0, "output", "%s: -o names the model file itself", a->output);
@@ -81,8 +81,9 @@ int cmd_compile(int argc, char **argv)
     static const struct argp ARGP = {
         .options = OPTIONS,
         .parser = parse,
-        .args_doc = "MODEL.gguf -o FILE",
-        .doc = "Turns a GGUF model file into a plan: program, packed weights, tokenizer, "
+        .args_doc = "MODEL -o FILE",
+        .doc = "Turns a model, a GGUF file or a Hugging Face folder, into a plan: program, packed weights, "
+               "tokenizer, "
                "chat template and memory plan in one checksummed file. The same input, "
                "options and version give the same bytes on any machine.\v" CLI_EXIT_CODES_HELP,
         .children = CHILDREN};

@@ -105,13 +105,13 @@ int cmd_generate(int argc, char **argv)
 {
     static const struct argp_child CHILDREN[] = {
         {&COMPILE_ARGP, 0, NULL, 0}, {&RUN_ARGP, 0, NULL, 0}, {&SAMPLING_ARGP, 0, NULL, 0}, {0}};
-    static const struct argp ARGP = {
-        .options = OPTIONS,
-        .parser = parse,
-        .args_doc = "FILE -p TEXT",
-        .doc = "Continues a text with a model: FILE is a plan, or a GGUF file that is "
-               "compiled into the cache first.\v" CLI_EXIT_CODES_HELP,
-        .children = CHILDREN};
+    static const struct argp ARGP = {.options = OPTIONS,
+                                     .parser = parse,
+                                     .args_doc = "FILE -p TEXT",
+                                     .doc = "Continues a text with a model: FILE is a plan, or a model (GGUF "
+                                            "file or Hugging Face folder) that is "
+                                            "compiled into the cache first.\v" CLI_EXIT_CODES_HELP,
+                                     .children = CHILDREN};
     struct arguments a = {.sampling = sampling_flags_default()};
     struct iso_errinfo e;
     struct session s;

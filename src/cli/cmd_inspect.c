@@ -1,5 +1,6 @@
 // isochron inspect FILE: finds out what the file is; inspect.c shows it.
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/inspect.h"
@@ -42,16 +43,21 @@ int cmd_inspect(int argc, char **argv)
         .options = OPTIONS,
         .parser = parse,
         .args_doc = "FILE",
-        .doc = "Shows what a GGUF file holds (metadata, tensors) or a plan (model, limits, "
+        .doc = "Shows what a GGUF file or a Hugging Face folder holds (metadata, tensors) or a plan (model, "
+               "limits, "
                "tensors, operations in order, tokenizer, chat template, checksums).\v" CLI_EXIT_CODES_HELP};
     struct arguments a = {0};
     struct iso_errinfo e;
     json_t *document = NULL;
     cli_parse(&ARGP, argc, argv, &a);
-    enum iso_err err =
-        plan_is_plan(a.file) ? inspect_plan(a.file, &document, &e) : inspect_gguf(a.file, &document, &e);
+    struct stat st;
+    bool folder = stat(a.file, &st) == 0 && S_ISDIR(st.st_mode);
+    enum iso_err err = folder                 ? inspect_folder(a.file, &document, &e)
+                       : plan_is_plan(a.file) ? inspect_plan(a.file, &document, &e)
+                                              : inspect_gguf(a.file, &document, &e);
     if (err) {
-        iso_fail_prefix(&e, a.file);
+        if (!folder)
+            iso_fail_prefix(&e, a.file);
         return cli_fail(&e, a.json);
     }
     if (a.json)

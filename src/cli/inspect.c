@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "cli/cli.h"
 #include "formats/gguf.h"
+#include "model/model.h"
 #include "plan/plan.h"
 #include "text/tokenizer.h"
 
@@ -74,6 +75,32 @@ enum iso_err inspect_gguf(const char *path, json_t **ret, struct iso_errinfo *re
                      "alignment", (int)g->alignment, "bytes", (json_int_t)g->identity.bytes, "metadata",
                      metadata, "tensors", tensors);
     gguf_close(g);
+    return *ret ? ISO_OK : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory");
+}
+
+static json_t *folder_tensor(const struct model *m, const struct model_tensor *t)
+{
+    json_t *shape = json_array();
+    const char *path = model_tensor_path(m, t), *slash = strrchr(path, '/');
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        (void)json_array_append_new(shape, json_integer((json_int_t)t->dims[i]));
+    return json_pack("{s:o, s:s, s:o, s:s, s:I, s:I}", "name", cli_json_text(t->name.ptr, t->name.len),
+                     "type", ggml_type_info(t->type)->name, "shape", shape, "file", slash ? slash + 1 : path,
+                     "offset", (json_int_t)t->offset, "bytes", (json_int_t)t->bytes);
+}
+
+enum iso_err inspect_folder(const char *path, json_t **ret, struct iso_errinfo *reterr)
+{
+    struct model m;
+    enum iso_err err = model_open(path, &m, reterr);
+    if (err)
+        return err;
+    json_t *tensors = json_array();
+    for (uint32_t i = 0; i < m.n_tensors; i++)
+        (void)json_array_append_new(tensors, folder_tensor(&m, &m.tensors[i]));
+    *ret = json_pack("{s:s, s:o, s:o}", "format", "Hugging Face folder", "config",
+                     json_deep_copy(model_config(&m)), "tensors", tensors);
+    model_close(&m);
     return *ret ? ISO_OK : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory");
 }
 

@@ -64,7 +64,6 @@ static void set_model(struct program *p, const struct ir_model *m)
                                .context = m->context};
     copy_name(out->arch, m->arch);
     copy_name(out->name, m->name);
-    p->rope_base = m->rope_base;
 }
 
 static enum iso_err compile_program(struct program *p, const struct compile_options *options,
@@ -73,7 +72,7 @@ static enum iso_err compile_program(struct program *p, const struct compile_opti
     struct graph g;
     if (graph_init(&g, &p->arena))
         return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
-    enum iso_err err = graph_build(p->file, &g, reterr);
+    enum iso_err err = graph_build(&p->model, &g, reterr);
     if (err)
         return err;
     set_model(p, &g.model);
@@ -92,12 +91,12 @@ enum iso_err program_open(const char *model_path, const struct compile_options *
 {
     struct program p = {
         .header = {.magic = PLAN_MAGIC, .version = PLAN_VERSION, .header_bytes = sizeof p.header}};
-    enum iso_err err = gguf_open(model_path, &p.file, reterr);
-    if (!err && arena_init(&p.arena, PROGRAM_ARENA_BYTES))
+    enum iso_err err = model_open(model_path, &p.model, reterr);
+    if (err)
+        return err;
+    if (arena_init(&p.arena, PROGRAM_ARENA_BYTES)) {
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to compile");
-    if (!err) {
-        p.model_path = arena_strdup(&p.arena, strv_from(model_path));
-        ASSERT(p.model_path); // the arena is empty
+    } else {
         struct fpenv env = fpenv_enter();
         err = compile_program(&p, options, reterr);
         fpenv_leave(env);
@@ -112,7 +111,7 @@ enum iso_err program_open(const char *model_path, const struct compile_options *
 
 void program_close(struct program *p)
 {
-    gguf_close(p->file);
+    model_close(&p->model);
     arena_deinit(&p->arena);
     *p = (struct program){0};
 }

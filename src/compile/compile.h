@@ -7,7 +7,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "formats/gguf.h"
+#include "model/model.h"
 #include "plan/plan_format.h"
 
 #define COMPILE_MAX_SEQ_LEN_DEFAULT  4096 // or the model's context where that is shorter
@@ -24,19 +24,19 @@ struct compile_options {
 // A program with everything but weights: what `fit` needs to know. Owns the opened model file and an arena;
 // release with program_close.
 struct ir_part;
+struct ir_rope;
 struct program {
     struct plan_header header; // complete but for hashes and section places
     struct plan_tensor *tensors;
     struct plan_op *ops;
     const struct ir_part *parts; // of tensors: part_of[i] is the first of n_parts_of[i]
     uint32_t *part_of, *n_parts_of;
-    double rope_base;
+    const struct ir_rope **rope_of; // of angles
     uint64_t weights_bytes;
     uint8_t *tokenizer; // section bytes
     uint64_t tokenizer_bytes;
     struct strv chat_template;
-    const char *model_path;
-    struct gguf *file;
+    struct model model;
     struct arena arena;
 };
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/dmath.h"
 #include "base/num.h"
 #include "plan/arena_layout.h"
 
@@ -77,6 +76,7 @@ static void lower_tensors(const struct graph *g, const uint32_t *ids, struct pro
         *out = (struct plan_tensor){.kind = plan_kind_of(t->kind), .dtype = t->dtype, .cols = t->cols};
         p->part_of[ids[i]] = t->part;
         p->n_parts_of[ids[i]] = t->n_parts;
+        p->rope_of[ids[i]] = t->rope;
         if (t->kind == IR_BATCH || t->kind == IR_LOGITS)
             continue;
         out->rows = t->kind == IR_MATRIX ? t->rows : 0;
@@ -97,19 +97,16 @@ static struct plan_ref lower_ref(struct ir_ref ref, const uint32_t *ids)
 
 static void lower_ops(const struct graph *g, const uint32_t *ids, struct program *p)
 {
-    // 1 / sqrt(head_dim): IEEE division and, through exp and log of our own, the same value everywhere.
-    float attention_scale = (float)dmath_exp(-0.5 * dmath_log((double)g->model.head_dim));
     for (uint32_t i = 0; i < g->n_ops; i++) {
         const struct ir_op *op = &g->ops[i];
         struct plan_op *out = &p->ops[i];
-        *out = (struct plan_op){
-            .code = plan_code_of(op->code), .layer = op->layer, .out = lower_ref(op->out, ids)};
+        *out = (struct plan_op){.code = plan_code_of(op->code),
+                                .layer = op->layer,
+                                .out = lower_ref(op->out, ids),
+                                .scale = op->scale,
+                                .window = op->window};
         for (int j = 0; j < PLAN_IN_MAX; j++)
             out->in[j] = lower_ref(op->in[j], ids);
-        if (op->code == IR_ATTENTION)
-            out->scale = attention_scale;
-        if (op->code == IR_RMSNORM)
-            out->scale = g->model.norm_epsilon;
     }
 }
 
@@ -128,9 +125,10 @@ enum iso_err pass_lower(const struct graph *g, struct program *p, struct iso_err
     p->tensors = arena_array(&p->arena, h->n_tensors, sizeof *p->tensors);
     p->part_of = arena_array(&p->arena, h->n_tensors, sizeof *p->part_of);
     p->n_parts_of = arena_array(&p->arena, h->n_tensors, sizeof *p->n_parts_of);
+    p->rope_of = arena_array(&p->arena, h->n_tensors, sizeof *p->rope_of);
     p->ops = arena_array(&p->arena, h->n_ops, sizeof *p->ops);
     enum iso_err err = ISO_E_LIMIT;
-    if (ids && p->tensors && p->part_of && p->n_parts_of && p->ops) {
+    if (ids && p->tensors && p->part_of && p->n_parts_of && p->rope_of && p->ops) {
         p->parts = g->parts;
         lower_tensors(g, ids, p);
         lower_ops(g, ids, p);

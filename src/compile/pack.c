@@ -6,11 +6,13 @@
 #include "base/assert.h"
 #include "base/dmath.h"
 #include "base/num.h"
+#include "compile/angles.h"
 #include "compile/block.h"
 #include "kernels/dtype.h"
+#include "kernels/half.h"
 
 // One row of a source tensor: k inputs of one output.
-static uint64_t row_bytes(const struct gguf_tensor *t)
+static uint64_t row_bytes(const struct model_tensor *t)
 {
     const struct ggml_type_info *info = ggml_type_info(t->type);
     return t->dims[0] / info->block_elements * info->block_bytes;
@@ -32,17 +34,19 @@ static uint64_t source_row(const struct ir_part *part, uint32_t rows, uint32_t i
 }
 
 // Reads whole blocks and checks that they are finite. Errors start with the model file's path.
-static enum iso_err read_blocks(const struct program *p, const struct gguf_tensor *t, uint64_t at,
+static enum iso_err read_blocks(const struct program *p, const struct model_tensor *t, uint64_t at,
                                 uint8_t *dst, uint64_t n, struct iso_errinfo *reterr)
 {
     const struct ggml_type_info *info = ggml_type_info(t->type);
-    enum iso_err err = gguf_read(p->file, t, at, dst, n, reterr);
+    enum iso_err err = model_read(&p->model, t, at, dst, n, reterr);
     uint64_t bad = 0;
-    if (!err && ggml_check_values(t->type, dst, n / info->block_bytes, &bad))
-        err = iso_fail(reterr, ISO_E_NONFINITE, t->offset + at + bad * info->block_bytes, NULL,
+    if (!err && ggml_check_values(t->type, dst, n / info->block_bytes, &bad)) {
+        (void)iso_fail(reterr, ISO_E_NONFINITE, t->offset + at + bad * info->block_bytes, NULL,
                        "tensor \"%.*s\" holds a NaN or infinite %s in block %" PRIu64, STRV_ARG(t->name),
                        info->block_elements > 1 ? "scale" : "value", at / info->block_bytes + bad);
-    return err ? iso_fail_prefix(reterr, p->model_path) : ISO_OK;
+        err = iso_fail_prefix(reterr, model_tensor_path(&p->model, t));
+    }
+    return err;
 }
 
 // Rows [first, first + 16) of the stacked parts into `rows`, one after the other; those past the end are
@@ -179,6 +183,21 @@ static enum iso_err pack_matrix(const struct program *p, uint32_t id, uint8_t *b
     return ISO_OK;
 }
 
+// n values of a float tensor, as f32.
+static enum iso_err read_floats(const struct program *p, const struct model_tensor *t, uint8_t *scratch,
+                                uint32_t n, float *ret, struct iso_errinfo *reterr)
+{
+    uint32_t size = ggml_type_info(t->type)->block_bytes;
+    enum iso_err err = read_blocks(p, t, 0, scratch, (uint64_t)n * size, reterr);
+    for (uint32_t i = 0; i < n && !err; i++) {
+        uint16_t half;
+        memcpy(t->type == GGML_F32 ? (void *)&ret[i] : &half, scratch + (uint64_t)i * size, size);
+        if (t->type != GGML_F32)
+            ret[i] = t->type == GGML_F16 ? f32_from_f16(half) : f32_from_bf16(half);
+    }
+    return err;
+}
+
 static enum iso_err pack_vector(const struct program *p, uint32_t id, uint8_t *buffer,
                                 const struct pack_sink *sink, struct iso_errinfo *reterr)
 {
@@ -188,34 +207,37 @@ static enum iso_err pack_vector(const struct program *p, uint32_t id, uint8_t *b
     for (uint32_t i = 0; i < p->n_parts_of[id]; i++) {
         const struct ir_part *part = &p->parts[p->part_of[id] + i];
         uint32_t n = part_rows(part, PLAN_VECTOR);
-        enum iso_err err =
-            read_blocks(p, part->source, 0, (uint8_t *)in, (uint64_t)n * sizeof(float), reterr);
+        enum iso_err err = read_floats(p, part->source, buffer + 2 * total, n, in, reterr);
         if (err)
             return err;
         for (uint32_t j = 0; j < n; j++)
-            *out++ = in[source_row(part, n, j)];
+            *out++ = in[source_row(part, n, j)] + (part->plus_one ? 1.0f : 0.0f);
     }
     return sink->write(sink->context, buffer, total, reterr);
 }
 
-// Angle of position t and pair i: t * base^(-2i / head_dim), in f64; its cosine and sine rounded to f32.
+// Cosines and sines of position times frequency, computed in f64 and rounded to f32.
 static enum iso_err pack_angles(const struct program *p, uint32_t id, uint8_t *buffer,
                                 const struct pack_sink *sink, struct iso_errinfo *reterr)
 {
     const struct plan_tensor *t = &p->tensors[id];
+    const struct ir_rope *rope = p->rope_of[id];
     uint32_t half = t->cols / 2, positions = p->header.limits.max_seq_len;
     float *row = (float *)buffer;
     double *frequency = (double *)(buffer + t->cols * sizeof(float));
-    double log_base = dmath_log(p->rope_base);
-    for (uint32_t i = 0; i < half; i++)
-        frequency[i] = dmath_exp(-2.0 * (double)i / (double)t->cols * log_base);
+    if (rope->divisors) {
+        enum iso_err err = read_floats(p, rope->divisors, (uint8_t *)frequency, half, row, reterr);
+        if (err)
+            return err;
+    }
+    angles_frequencies(rope, half, rope->divisors ? row : NULL, frequency);
     uint64_t written = 0, row_size = t->cols * sizeof(float);
     for (uint32_t position = 0; position < positions; position++, written += row_size) {
         for (uint32_t i = 0; i < half; i++) {
             double sine, cosine;
             dmath_sincos((double)position * frequency[i], &sine, &cosine);
-            row[i] = (float)cosine;
-            row[half + i] = (float)sine;
+            row[i] = (float)(cosine * rope->attention);
+            row[half + i] = (float)(sine * rope->attention);
         }
         enum iso_err err = sink->write(sink->context, row, row_size, reterr);
         if (err)
@@ -235,7 +257,7 @@ uint64_t pack_buffer_bytes(const struct program *p)
             bytes = panel_layout((enum dtype)t->dtype, t->cols).bytes +
                     PANEL_LANES * row_bytes(p->parts[p->part_of[i]].source);
         else if (t->kind == PLAN_VECTOR)
-            bytes = 2 * plan_weight_bytes(t, &p->header.limits);
+            bytes = 3 * plan_weight_bytes(t, &p->header.limits);
         else if (t->kind == PLAN_ANGLES)
             bytes = t->cols * (sizeof(float) + sizeof(double)) + PANEL_ALIGN;
         most = num_max(most, bytes);

@@ -35,7 +35,7 @@ enum iso_err pass_quantize(struct graph *g)
             }
             op.in[0] = ir_whole(g, codes);
         }
-        graph_add_op(g, op.code, op.in[0], op.in[1], op.in[2], op.out)->layer = op.layer;
+        *graph_add_op(g, op.code, op.in[0], op.in[1], op.in[2], op.out) = op;
     }
     return ISO_OK;
 }

@@ -48,148 +48,56 @@ static enum dtype dtype_of(enum ggml_type type)
     }
 }
 
-// "<arch>.<name>" as an integer in [min, max]; `fallback` where the key is missing and fallback is not 0.
-static enum iso_err read_u32(struct builder *b, const char *arch, const char *name, uint32_t min,
-                             uint32_t max, uint32_t fallback, uint32_t *ret)
+// Names of tensors, in GGUF and in Hugging Face's folders.
+static const char *const NAMES[][2] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+    {"blk.%u.attn_norm.weight", "model.layers.%u.input_layernorm.weight"},
+    {"blk.%u.attn_q.weight", "model.layers.%u.self_attn.q_proj.weight"},
+    {"blk.%u.attn_k.weight", "model.layers.%u.self_attn.k_proj.weight"},
+    {"blk.%u.attn_v.weight", "model.layers.%u.self_attn.v_proj.weight"},
+    {"blk.%u.attn_q.bias", "model.layers.%u.self_attn.q_proj.bias"},
+    {"blk.%u.attn_k.bias", "model.layers.%u.self_attn.k_proj.bias"},
+    {"blk.%u.attn_v.bias", "model.layers.%u.self_attn.v_proj.bias"},
+    {"blk.%u.attn_output.weight", "model.layers.%u.self_attn.o_proj.weight"},
+    {"blk.%u.attn_q_norm.weight", "model.layers.%u.self_attn.q_norm.weight"},
+    {"blk.%u.attn_k_norm.weight", "model.layers.%u.self_attn.k_norm.weight"},
+    {"blk.%u.post_attention_norm.weight", "model.layers.%u.post_attention_layernorm.weight"},
+    {"blk.%u.ffn_norm.weight", "model.layers.%u.post_attention_layernorm.weight"},
+    {"blk.%u.ffn_gate.weight", "model.layers.%u.mlp.gate_proj.weight"},
+    {"blk.%u.ffn_up.weight", "model.layers.%u.mlp.up_proj.weight"},
+    {"blk.%u.ffn_down.weight", "model.layers.%u.mlp.down_proj.weight"},
+    {"blk.%u.post_ffw_norm.weight", "model.layers.%u.post_feedforward_layernorm.weight"},
+};
+
+// The model's own name of a tensor; empty where the format has none.
+static void tensor_name(const struct builder *b, const char *format, uint32_t layer, char out[NAME_MAX_BYTES])
 {
-    char key[NAME_MAX_BYTES];
-    snprintf(key, sizeof key, "%s.%s", arch, name);
-    uint32_t value = fallback;
-    if (fallback == 0 || gguf_has(b->file, key)) {
-        enum iso_err err = gguf_get_u32(b->file, key, &value, b->reterr);
-        if (err)
-            return err;
-    }
-    if (value < min || value > max)
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key,
-                        "%s is %" PRIu32 "; supported is %" PRIu32 " to %" PRIu32, key, value, min, max);
-    *ret = value;
-    return ISO_OK;
+    bool hf = b->model->format == MODEL_HF;
+    const char *own = hf ? "" : format;
+    for (size_t i = 0; hf && i < ARRAY_LEN(NAMES); i++)
+        if (strcmp(NAMES[i][0], format) == 0)
+            own = NAMES[i][1];
+    if (hf && b->family->hf_ffn_norm && strcmp(format, "blk.%u.ffn_norm.weight") == 0)
+        own = b->family->hf_ffn_norm;
+    snprintf(out, NAME_MAX_BYTES, own, layer); // NOLINT: formats are literals
 }
 
-static enum iso_err read_f32(struct builder *b, const char *arch, const char *name, float min, float max,
-                             float fallback, float *ret)
-{
-    char key[NAME_MAX_BYTES];
-    snprintf(key, sizeof key, "%s.%s", arch, name);
-    float value = fallback;
-    if (fallback == 0 || gguf_has(b->file, key)) {
-        enum iso_err err = gguf_get_f32(b->file, key, &value, b->reterr);
-        if (err)
-            return err;
-    }
-    if (!(value >= min && value <= max))
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key, "%s is %g; supported is %g to %g", key,
-                        (double)value, (double)min, (double)max);
-    *ret = value;
-    return ISO_OK;
-}
-
-// A parameter that changes the computation in a way that this family's builder does not have: allowed where
-// its value, written as a number, is one that changes nothing.
-static enum iso_err refuse_unless(struct builder *b, const char *arch, const char *name, const char *neutral)
-{
-    char key[NAME_MAX_BYTES], text[GGUF_SCALAR_TEXT_MAX];
-    snprintf(key, sizeof key, "%s.%s", arch, name);
-    const struct gguf_kv *kv = gguf_find(b->file, key);
-    if (!kv || (gguf_scalar_text(kv, text) && (strcmp(text, "0") == 0 || strcmp(text, neutral) == 0)))
-        return ISO_OK;
-    return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key, "%s is set, which is not supported", key);
-}
-
-static enum iso_err refuse_variants(struct builder *b, const char *arch)
-{
-    char key[NAME_MAX_BYTES];
-    struct strv scaling;
-    enum iso_err err = ISO_OK;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    if (gguf_has(b->file, key)) {
-        err = gguf_get_str(b->file, key, &scaling, b->reterr);
-        if (!err && !strv_is(scaling, "none"))
-            err = iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, key,
-                           "%s is \"%.*s\", which is not supported; unscaled rotary embeddings are", key,
-                           STRV_ARG(scaling));
-    } else { // a factor without a type means linear scaling
-        err = refuse_unless(b, arch, "rope.scaling.factor", "1");
-        if (!err)
-            err = refuse_unless(b, arch, "rope.scale_linear", "1");
-    }
-    static const char *const ZERO_KEYS[] = {"expert_count",           "attention.sliding_window",
-                                            "attention.clamp_kqv",    "attention.max_alibi_bias",
-                                            "attn_logit_softcapping", "final_logit_softcapping"};
-    for (size_t i = 0; i < ARRAY_LEN(ZERO_KEYS) && !err; i++)
-        err = refuse_unless(b, arch, ZERO_KEYS[i], "0");
-    return err;
-}
-
-// The shapes that the kernels take.
-static enum iso_err check_heads(struct builder *b, const char *arch)
-{
-    struct ir_model *m = &b->g->model;
-    if (m->heads % m->kv_heads)
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, "attention.head_count_kv",
-                        "%s has %" PRIu32 " heads, no multiple of its %" PRIu32 " KV heads", arch, m->heads,
-                        m->kv_heads);
-    if (m->head_dim % 16 || m->head_dim > KV_HEAD_DIM_MAX)
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, "attention.key_length",
-                        "the head dimension is %" PRIu32 "; supported are multiples of 16 up to %d",
-                        m->head_dim, KV_HEAD_DIM_MAX);
-    if ((uint64_t)m->heads * m->head_dim > 65536)
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, "attention.head_count",
-                        "heads times head dimension is %" PRIu64 "; the limit is 65536",
-                        (uint64_t)m->heads * m->head_dim);
-    return ISO_OK;
-}
-
-enum iso_err blocks_read_model(struct builder *b, const struct family *family)
-{
-    const char *arch = family->arch;
-    struct ir_model *m = &b->g->model;
-    float base = 0;
-    uint32_t value_dim = 0, rope_dim = 0;
-    enum iso_err err = refuse_variants(b, arch);
-    m->arch = strv_from(arch);
-    if (!err)
-        err = read_u32(b, arch, "block_count", 1, IR_LAYERS_MAX, 0, &m->layers);
-    if (!err)
-        err = read_u32(b, arch, "embedding_length", 16, 65536, 0, &m->hidden);
-    if (!err)
-        err = read_u32(b, arch, "feed_forward_length", 16, 1048576, 0, &m->ffn);
-    if (!err)
-        err = read_u32(b, arch, "attention.head_count", 1, 1024, 0, &m->heads);
-    if (!err)
-        err = read_u32(b, arch, "attention.head_count_kv", 1, m->heads, m->heads, &m->kv_heads);
-    if (!err)
-        err = read_u32(b, arch, "context_length", 1, 4194304, 0, &m->context);
-    if (!err && m->hidden / m->heads == 0)
-        err = iso_fail(b->reterr, ISO_E_FORMAT, 0, "attention.head_count",
-                       "%s has more heads than hidden columns", arch);
-    if (!err)
-        err = read_u32(b, arch, "attention.key_length", 16, KV_HEAD_DIM_MAX, m->hidden / m->heads,
-                       &m->head_dim);
-    if (!err)
-        err = check_heads(b, arch);
-    if (!err)
-        err = read_u32(b, arch, "attention.value_length", m->head_dim, m->head_dim, m->head_dim, &value_dim);
-    if (!err)
-        err = read_u32(b, arch, "rope.dimension_count", m->head_dim, m->head_dim, m->head_dim, &rope_dim);
-    if (!err)
-        err = read_f32(b, arch, "attention.layer_norm_rms_epsilon", 1e-12f, 1e-2f, 0, &m->norm_epsilon);
-    if (!err)
-        err = read_f32(b, arch, "rope.freq_base", 1.0f, 1e12f, 10000.0f, &base);
-    m->rope_base = base;
-    if (!err && gguf_has(b->file, "general.name"))
-        err = gguf_get_str(b->file, "general.name", &m->name, b->reterr);
-    return err;
-}
-
-// The file's tensor called `format` with dims {k, n} (n = 0: one dimension), or NULL where it is missing.
-static enum iso_err find_tensor(struct builder *b, const char *format, uint32_t layer, uint32_t n, uint32_t k,
-                                const struct gguf_tensor **ret)
+bool blocks_has(const struct builder *b, const char *format, uint32_t layer)
 {
     char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, format, layer); // NOLINT: formats are literals of the builders
-    const struct gguf_tensor *t = gguf_tensor_find(b->file, name);
+    tensor_name(b, format, layer, name);
+    return model_tensor_find(b->model, name) != NULL;
+}
+
+// The tensor with dims {k, n} (n = 0: one dimension).
+static enum iso_err find_tensor(struct builder *b, const char *format, uint32_t layer, uint32_t n, uint32_t k,
+                                const struct model_tensor **ret)
+{
+    char name[NAME_MAX_BYTES];
+    tensor_name(b, format, layer, name);
+    const struct model_tensor *t = model_tensor_find(b->model, name);
     if (!t)
         return iso_fail(b->reterr, ISO_E_FORMAT, 0, name, "tensor \"%s\" is missing", name);
     uint64_t rows = n ? n : 1;
@@ -198,7 +106,7 @@ static enum iso_err find_tensor(struct builder *b, const char *format, uint32_t 
                         "tensor \"%s\" has shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
                         " where the parameters ask for %" PRIu32 " x %" PRIu64,
                         name, t->dims[0], t->dims[1], t->dims[2], t->dims[3], k, rows);
-    b->used[t - b->file->tensors] = true;
+    b->used[t - b->model->tensors] = true;
     *ret = t;
     return ISO_OK;
 }
@@ -206,11 +114,12 @@ static enum iso_err find_tensor(struct builder *b, const char *format, uint32_t 
 enum iso_err blocks_matrix(struct builder *b, const char *format, uint32_t layer, uint32_t n, uint32_t k,
                            uint32_t deinterleave_heads, uint32_t *ret)
 {
-    const struct gguf_tensor *t;
+    const struct model_tensor *t;
     enum iso_err err = find_tensor(b, format, layer, n, k, &t);
     if (err)
         return err;
-    uint32_t part = graph_add_part(b->g, (struct ir_part){t, deinterleave_heads});
+    uint32_t part =
+        graph_add_part(b->g, (struct ir_part){.source = t, .deinterleave_heads = deinterleave_heads});
     *ret = graph_add_tensor(
         b->g,
         (struct ir_tensor){
@@ -218,39 +127,118 @@ enum iso_err blocks_matrix(struct builder *b, const char *format, uint32_t layer
     return ISO_OK;
 }
 
-enum iso_err blocks_vector(struct builder *b, const char *format, uint32_t layer, uint32_t n, bool optional,
-                           uint32_t deinterleave_heads, uint32_t *ret)
+enum iso_err blocks_floats(struct builder *b, const char *format, uint32_t layer, uint32_t n,
+                           const struct model_tensor **ret)
 {
-    const struct gguf_tensor *t;
-    char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, format, layer); // NOLINT: formats are literals of the builders
-    if (optional && !gguf_tensor_find(b->file, name)) {
-        *ret = IR_NONE;
-        return ISO_OK;
-    }
+    const struct model_tensor *t;
     enum iso_err err = find_tensor(b, format, layer, 0, n, &t);
     if (err)
         return err;
-    if (t->type != GGML_F32)
-        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, t->offset, name,
-                        "tensor \"%s\" has type %s; norms and biases are supported as F32", name,
-                        ggml_type_info(t->type)->name);
-    uint32_t part = graph_add_part(b->g, (struct ir_part){t, deinterleave_heads});
+    if (ggml_type_info(t->type)->block_elements > 1)
+        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, t->offset, NULL,
+                        "tensor \"%.*s\" has type %s; norms and biases are supported as F32, F16 and BF16",
+                        STRV_ARG(t->name), ggml_type_info(t->type)->name);
+    *ret = t;
+    return ISO_OK;
+}
+
+static enum iso_err add_vector(struct builder *b, const char *format, uint32_t layer, uint32_t n,
+                               struct ir_part part, uint32_t *ret)
+{
+    enum iso_err err = blocks_floats(b, format, layer, n, &part.source);
+    if (err)
+        return err;
     *ret = graph_add_tensor(
-        b->g, (struct ir_tensor){.kind = IR_VECTOR, .dtype = DT_F32, .cols = n, .part = part, .n_parts = 1});
+        b->g,
+        (struct ir_tensor){
+            .kind = IR_VECTOR, .dtype = DT_F32, .cols = n, .part = graph_add_part(b->g, part), .n_parts = 1});
+    return ISO_OK;
+}
+
+enum iso_err blocks_vector(struct builder *b, const char *format, uint32_t layer, uint32_t n,
+                           uint32_t deinterleave_heads, uint32_t *ret)
+{
+    return add_vector(b, format, layer, n, (struct ir_part){.deinterleave_heads = deinterleave_heads}, ret);
+}
+
+enum iso_err blocks_gain(struct builder *b, const char *format, uint32_t layer, uint32_t n, uint32_t *ret)
+{
+    bool plus_one = b->family->norm_plus_one && b->model->format == MODEL_HF;
+    return add_vector(b, format, layer, n, (struct ir_part){.plus_one = plus_one}, ret);
+}
+
+enum iso_err blocks_angles(struct builder *b, const struct ir_rope *rope, uint32_t *ret)
+{
+    struct ir_rope *copy = arena_alloc(b->g->arena, sizeof *copy);
+    if (!copy)
+        return iso_fail(b->reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
+    *copy = *rope;
+    *ret = graph_add_tensor(
+        b->g,
+        (struct ir_tensor){.kind = IR_ANGLES, .dtype = DT_F32, .cols = b->g->model.head_dim, .rope = copy});
     return ISO_OK;
 }
 
 enum iso_err blocks_all_used(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->file->n_tensors; i++) {
-        struct strv name = b->file->tensors[i].name;
+    for (uint32_t i = 0; i < b->model->n_tensors; i++) {
+        const struct model_tensor *t = &b->model->tensors[i];
         if (!b->used[i])
-            return iso_fail(b->reterr, ISO_E_UNSUPPORTED, b->file->tensors[i].offset, NULL,
+            return iso_fail(b->reterr, ISO_E_UNSUPPORTED, t->offset, NULL,
                             "tensor \"%.*s\" has no place in architecture \"%.*s\" as supported here",
-                            STRV_ARG(name), STRV_ARG(b->g->model.arch));
+                            STRV_ARG(t->name), STRV_ARG(b->g->model.arch));
     }
     return ISO_OK;
+}
+
+static enum iso_err find_bias(struct builder *b, const char *format, uint32_t layer, uint32_t n, uint32_t mix,
+                              uint32_t *ret)
+{
+    *ret = IR_NONE;
+    return blocks_has(b, format, layer) ? blocks_vector(b, format, layer, n, mix, ret) : ISO_OK;
+}
+
+enum iso_err blocks_find_attention(struct builder *b, uint32_t i, struct attention_weights *ret)
+{
+    const struct ir_model *m = &b->g->model;
+    uint32_t q_cols = m->heads * m->head_dim, kv_cols = m->kv_heads * m->head_dim;
+    bool mixed = b->family->rope_interleaved && b->model->format == MODEL_GGUF;
+    uint32_t q_mix = mixed ? m->heads : 0, k_mix = mixed ? m->kv_heads : 0;
+    struct attention_weights w = {.q_norm = IR_NONE, .k_norm = IR_NONE};
+    enum iso_err err = blocks_matrix(b, "blk.%u.attn_q.weight", i, q_cols, m->hidden, q_mix, &w.q);
+    if (!err)
+        err = blocks_matrix(b, "blk.%u.attn_k.weight", i, kv_cols, m->hidden, k_mix, &w.k);
+    if (!err)
+        err = blocks_matrix(b, "blk.%u.attn_v.weight", i, kv_cols, m->hidden, 0, &w.v);
+    if (!err)
+        err = find_bias(b, "blk.%u.attn_q.bias", i, q_cols, q_mix, &w.bias_q);
+    if (!err)
+        err = find_bias(b, "blk.%u.attn_k.bias", i, kv_cols, k_mix, &w.bias_k);
+    if (!err)
+        err = find_bias(b, "blk.%u.attn_v.bias", i, kv_cols, 0, &w.bias_v);
+    if (!err && b->family->qk_norm)
+        err = blocks_gain(b, "blk.%u.attn_q_norm.weight", i, m->head_dim, &w.q_norm);
+    if (!err && b->family->qk_norm)
+        err = blocks_gain(b, "blk.%u.attn_k_norm.weight", i, m->head_dim, &w.k_norm);
+    if (!err)
+        err = blocks_matrix(b, "blk.%u.attn_output.weight", i, m->hidden, q_cols, 0, &w.out);
+    if (!err)
+        *ret = w;
+    return err;
+}
+
+enum iso_err blocks_find_ffn(struct builder *b, uint32_t i, struct ffn_weights *ret)
+{
+    const struct ir_model *m = &b->g->model;
+    struct ffn_weights w;
+    enum iso_err err = blocks_matrix(b, "blk.%u.ffn_gate.weight", i, m->ffn, m->hidden, 0, &w.gate);
+    if (!err)
+        err = blocks_matrix(b, "blk.%u.ffn_up.weight", i, m->ffn, m->hidden, 0, &w.up);
+    if (!err)
+        err = blocks_matrix(b, "blk.%u.ffn_down.weight", i, m->hidden, m->ffn, 0, &w.down);
+    if (!err)
+        *ret = w;
+    return err;
 }
 
 uint32_t blocks_matmul(struct graph *g, uint32_t x, uint32_t matrix, uint32_t bias)
@@ -264,11 +252,131 @@ uint32_t blocks_matmul(struct graph *g, uint32_t x, uint32_t matrix, uint32_t bi
 uint32_t blocks_rmsnorm(struct graph *g, uint32_t x, uint32_t gain)
 {
     uint32_t y = graph_add_value(g, g->tensors[x].kind, DT_F32, g->tensors[x].cols);
-    graph_add_op(g, IR_RMSNORM, ir_whole(g, x), ir_whole(g, gain), ir_none(), ir_whole(g, y));
+    graph_add_op(g, IR_RMSNORM, ir_whole(g, x), ir_whole(g, gain), ir_none(), ir_whole(g, y))->scale =
+        g->model.norm_epsilon;
     return y;
 }
 
 void blocks_add(struct graph *g, uint32_t x, uint32_t y)
 {
     graph_add_op(g, IR_ADD, ir_whole(g, x), ir_whole(g, y), ir_none(), ir_whole(g, x));
+}
+
+// Each head of x normalized, in place, then turned by its position's angles.
+static void add_head_ops(struct graph *g, uint32_t x, uint32_t gain, uint32_t angles)
+{
+    if (gain != IR_NONE)
+        graph_add_op(g, IR_RMSNORM, ir_whole(g, x), ir_whole(g, gain), ir_none(), ir_whole(g, x))->scale =
+            g->model.norm_epsilon;
+    graph_add_op(g, IR_ROPE, ir_whole(g, x), ir_whole(g, angles), ir_none(), ir_whole(g, x));
+}
+
+uint32_t blocks_attention(struct graph *g, const struct attention_weights *w, uint32_t h, uint32_t angles,
+                          uint32_t window)
+{
+    const struct ir_model *m = &g->model;
+    uint32_t q = blocks_matmul(g, h, w->q, w->bias_q);
+    uint32_t k = blocks_matmul(g, h, w->k, w->bias_k);
+    uint32_t v = blocks_matmul(g, h, w->v, w->bias_v);
+    add_head_ops(g, q, w->q_norm, angles);
+    add_head_ops(g, k, w->k_norm, angles);
+    graph_add_op(g, IR_KV_STORE, ir_whole(g, k), ir_whole(g, v), ir_none(), ir_none());
+    uint32_t a = graph_add_value(g, IR_BATCH, DT_F32, m->heads * m->head_dim);
+    struct ir_op *op = graph_add_op(g, IR_ATTENTION, ir_whole(g, q), ir_none(), ir_none(), ir_whole(g, a));
+    op->scale = m->attention_scale;
+    op->window = window;
+    return blocks_matmul(g, a, w->out, IR_NONE);
+}
+
+uint32_t blocks_ffn(struct graph *g, const struct ffn_weights *w, uint32_t h, enum ir_code act_mul)
+{
+    uint32_t gate = blocks_matmul(g, h, w->gate, IR_NONE);
+    uint32_t up = blocks_matmul(g, h, w->up, IR_NONE);
+    uint32_t inner = graph_add_value(g, IR_BATCH, DT_F32, g->model.ffn);
+    graph_add_op(g, act_mul, ir_whole(g, gate), ir_whole(g, up), ir_none(), ir_whole(g, inner));
+    return blocks_matmul(g, inner, w->down, IR_NONE);
+}
+
+void blocks_end_layer(struct graph *g, uint32_t first_op, uint32_t layer)
+{
+    for (uint32_t i = first_op; i < g->n_ops; i++)
+        g->ops[i].layer = layer;
+}
+
+// The vocabulary is as long as the embedding matrix.
+static enum iso_err find_vocab(struct builder *b)
+{
+    char name[NAME_MAX_BYTES], text[MODEL_KEY_TEXT_MAX];
+    uint32_t said;
+    tensor_name(b, "token_embd.weight", 0, name);
+    const struct model_tensor *t = model_tensor_find(b->model, name);
+    if (!t)
+        return iso_fail(b->reterr, ISO_E_FORMAT, 0, name, "tensor \"%s\" is missing", name);
+    if (t->dims[1] > IR_VOCAB_MAX)
+        return iso_fail(b->reterr, ISO_E_UNSUPPORTED, 0, name,
+                        "the vocabulary has %" PRIu64 " tokens; the limit is %d", t->dims[1], IR_VOCAB_MAX);
+    b->g->model.vocab = (uint32_t)t->dims[1];
+    if (!model_has(b->model, MODEL_VOCAB))
+        return ISO_OK;
+    enum iso_err err = model_get_u32(b->model, MODEL_VOCAB, &said, b->reterr);
+    if (!err && said != b->g->model.vocab) {
+        model_key_text(b->model, MODEL_VOCAB, text);
+        err = iso_fail(b->reterr, ISO_E_FORMAT, 0, text,
+                       "%s is %" PRIu32 ", but tensor \"%s\" has %" PRIu32 " rows", text, said, name,
+                       b->g->model.vocab);
+    }
+    return err;
+}
+
+enum iso_err blocks_begin(struct builder *b, float scale, uint32_t *ret_embedding, uint32_t *ret_x)
+{
+    struct graph *g = b->g;
+    struct ir_model *m = &g->model;
+    uint32_t embedding;
+    enum iso_err err = find_vocab(b);
+    if (!err)
+        err = blocks_matrix(b, "token_embd.weight", 0, m->vocab, m->hidden, 0, &embedding);
+    if (err)
+        return err;
+    uint32_t x = graph_add_value(g, IR_BATCH, DT_F32, m->hidden);
+    graph_add_op(g, IR_EMBED, ir_whole(g, embedding), ir_none(), ir_none(), ir_whole(g, x))->scale = scale;
+    *ret_embedding = embedding;
+    *ret_x = x;
+    return ISO_OK;
+}
+
+// The head's weights: its own, or the embedding where the model ties them.
+static enum iso_err find_head(struct builder *b, uint32_t embedding, uint32_t *ret)
+{
+    const struct ir_model *m = &b->g->model;
+    char text[MODEL_KEY_TEXT_MAX];
+    bool tied = model_is_set(b->model, MODEL_TIED, false);
+    if (!tied && !blocks_has(b, "output.weight", 0) && model_has(b->model, MODEL_TIED)) {
+        model_key_text(b->model, MODEL_TIED, text);
+        return iso_fail(b->reterr, ISO_E_FORMAT, 0, text, "%s is false, but the model has no output matrix",
+                        text);
+    }
+    *ret = embedding;
+    if (!blocks_has(b, "output.weight", 0))
+        return ISO_OK;
+    uint32_t head;
+    enum iso_err err = blocks_matrix(b, "output.weight", 0, m->vocab, m->hidden, 0, &head);
+    if (!err && !tied) // a tied model's own copy is the embedding once more
+        *ret = head;
+    return err;
+}
+
+enum iso_err blocks_end(struct builder *b, uint32_t embedding, uint32_t x)
+{
+    struct graph *g = b->g;
+    uint32_t final_norm, head;
+    enum iso_err err = blocks_gain(b, "output_norm.weight", 0, g->model.hidden, &final_norm);
+    if (!err)
+        err = find_head(b, embedding, &head);
+    if (err)
+        return err;
+    uint32_t last = graph_add_value(g, IR_LOGITS, DT_F32, g->model.hidden);
+    graph_add_op(g, IR_GATHER, ir_whole(g, x), ir_none(), ir_none(), ir_whole(g, last));
+    g->logits = blocks_matmul(g, blocks_rmsnorm(g, last, final_norm), head, IR_NONE);
+    return ISO_OK;
 }

@@ -14,7 +14,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "formats/gguf.h"
+#include "model/model.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
 
@@ -36,31 +36,48 @@ enum ir_kind {
 
 // A tensor of the model file, or several stacked along n.
 struct ir_part {
-    const struct gguf_tensor *source;
+    const struct model_tensor *source;
     // > 0: rows of each of this many heads are reordered from interleaved rotary pairs (2i, 2i + 1), as GGUF
     // keeps llama's Q and K, to halves (i, i + head_dim / 2), which our rope kernel rotates.
     uint32_t deinterleave_heads;
+    bool plus_one; // of vectors: the values are those of the source and 1
+};
+
+enum ir_rope_scaling { IR_ROPE_PLAIN, IR_ROPE_LINEAR, IR_ROPE_LLAMA3, IR_ROPE_YARN, IR_ROPE_SCALING_COUNT };
+
+// How the angles of a rotary embedding grow with position (compile/angles.c has the formulas).
+struct ir_rope {
+    double base;
+    enum ir_rope_scaling scaling;
+    double factor;                       // linear, llama3, yarn
+    double low, high;                    // llama3: bounds of the wavelengths between, as shares of `original`
+    double fast, slow;                   // yarn: rotations over `original`
+    double attention;                    // yarn: cosines and sines are multiplied by it
+    uint32_t original;                   // llama3, yarn: positions that the model was first trained for
+    const struct model_tensor *divisors; // F32 [head_dim / 2] of the frequencies, or NULL
 };
 
 struct ir_tensor {
     enum ir_kind kind;
     enum dtype dtype;
-    uint32_t rows;          // of matrices: n
-    uint32_t cols;          // of matrices: k
-    uint32_t part, n_parts; // of matrices and vectors
+    uint32_t rows;              // of matrices: n
+    uint32_t cols;              // of matrices: k
+    uint32_t part, n_parts;     // of matrices and vectors
+    const struct ir_rope *rope; // of angles
 };
 
 //    code          operands: in[0], in[1], in[2] -> out
-#define IR_OP_LIST(X)                                                                         \
-    X(EMBED, "embed")         /* matrix -> batch value; token ids come from the step */       \
-    X(RMSNORM, "rmsnorm")     /* value, vector -> value */                                    \
-    X(QUANTIZE, "quantize")   /* f32 value -> a8 value */                                     \
-    X(MATMUL, "matmul")       /* value, matrix, optional vector (bias) -> value */            \
-    X(ROPE, "rope")           /* value, rope table -> the same value */                       \
-    X(KV_STORE, "kv_store")   /* k value, v value -> nothing: into the KV cache of `layer` */ \
-    X(ATTENTION, "attention") /* q value -> value, over the KV cache of `layer` */            \
-    X(ADD, "add")             /* value, value -> value */                                     \
-    X(SILU_MUL, "silu_mul")   /* gate value, up value -> value */                             \
+#define IR_OP_LIST(X)                                                                                   \
+    X(EMBED, "embed")         /* matrix -> batch value; token ids come from the step */                 \
+    X(RMSNORM, "rmsnorm")     /* value, vector -> value; as many columns at a time as the vector has */ \
+    X(QUANTIZE, "quantize")   /* f32 value -> a8 value */                                               \
+    X(MATMUL, "matmul")       /* value, matrix, optional vector (bias) -> value */                      \
+    X(ROPE, "rope")           /* value, rope table -> the same value */                                 \
+    X(KV_STORE, "kv_store")   /* k value, v value -> nothing: into the KV cache of `layer` */           \
+    X(ATTENTION, "attention") /* q value -> value, over the KV cache of `layer` */                      \
+    X(ADD, "add")             /* value, value -> value */                                               \
+    X(SILU_MUL, "silu_mul")   /* gate value, up value -> value */                                       \
+    X(GELU_MUL, "gelu_mul")   /* gate value, up value -> value */                                       \
     X(GATHER, "gather")       /* batch value -> logits value: the rows whose logits are wanted */
 
 enum ir_code {
@@ -79,15 +96,17 @@ struct ir_op {
     enum ir_code code;
     struct ir_ref in[IR_IN_MAX];
     struct ir_ref out;
-    uint32_t layer; // which it belongs to; 0 for those before and after the layers
+    uint32_t layer;  // which it belongs to; 0 for those before and after the layers
+    float scale;     // attention: of the scores; rmsnorm: epsilon; embed: of the row
+    uint32_t window; // attention: the last keys that a query sees, itself among them; 0: all
 };
 
-// What the model file says, checked.
+// What the model's files say, checked.
 struct ir_model {
     struct strv arch, name;
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, context;
-    float norm_epsilon;
-    double rope_base;
+    uint32_t window; // of layers that have one; 0: none has
+    float norm_epsilon, attention_scale;
 };
 
 struct graph {

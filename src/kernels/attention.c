@@ -102,8 +102,8 @@ struct query_tile {
     uint64_t block_bytes;
     const uint32_t *blocks;
     float scale;
-    uint32_t keys[VEC_QUERY_TILE]; // of each query: those at positions below
-    uint32_t n_blocks;             // that hold any query's keys
+    uint32_t first[VEC_QUERY_TILE], end[VEC_QUERY_TILE]; // of each query: positions of its keys
+    uint32_t n_blocks; // that hold any query's keys, from the sequence's beginning on
     float q[VEC_QUERY_TILE][KV_HEAD_DIM_MAX];
     float p[VEC_QUERY_TILE][KV_SPAN_TOKENS]; // scores, then weights of the span's keys
     struct partial all[VEC_QUERY_TILE], span[VEC_QUERY_TILE];
@@ -158,14 +158,13 @@ VEC_INLINE void score_blocks(struct query_tile *t, uint32_t n, uint32_t begin, u
     }
 }
 
-// Scores of the first `keys` keys of a span that begins at position `begin`, and of what else is in the last
-// block.
-VEC_INLINE void score_keys(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t keys)
+// Scores of keys [first, last) of a span that begins at position `begin`, and of what else is in their blocks.
+VEC_INLINE void score_keys(struct query_tile *t, uint32_t n, uint32_t begin, uint32_t first, uint32_t last)
 {
-    uint32_t at = 0;
-    for (; VEC_QUERY_VECTORS == 2 && at + KV_BLOCK_TOKENS < keys; at += 2 * KV_BLOCK_TOKENS)
+    uint32_t at = first / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    for (; VEC_QUERY_VECTORS == 2 && at + KV_BLOCK_TOKENS < last; at += 2 * KV_BLOCK_TOKENS)
         score_blocks(t, n, begin, at, 2);
-    for (; at < keys; at += KV_BLOCK_TOKENS)
+    for (; at < last; at += KV_BLOCK_TOKENS)
         score_blocks(t, n, begin, at, 1);
 }
 
@@ -211,22 +210,28 @@ VEC_INLINE void add_values(struct query_tile *t, uint32_t i, uint32_t n, uint32_
         add_values_at(t, i, n, begin, first, last, d, 1);
 }
 
-// Scores to weights of query i over the `keys` keys of a span: e_j = exp(s_j - max), their sum by position
+// The lanes of keys [first, last) in the block at `at`.
+VEC_INLINE vf keep_keys(uint32_t at, uint32_t first, uint32_t last, vf yes, vf no)
+{
+    vm below_last = vm_below(last - at < KV_BLOCK_TOKENS ? last - at : KV_BLOCK_TOKENS);
+    vf kept = vf_select(below_last, yes, no);
+    return first > at ? vf_select(vm_below(first - at), no, kept) : kept;
+}
+
+// Scores to weights of query i over keys [first, last) of a span: e_j = exp(s_j - max), their sum by position
 // mod 16; with q8 then times the value's scale.
-VEC_INLINE void weigh_keys(struct query_tile *t, uint32_t i, uint32_t begin, uint32_t keys)
+VEC_INLINE void weigh_keys(struct query_tile *t, uint32_t i, uint32_t begin, uint32_t first, uint32_t last)
 {
     const struct kv_layout *kv = t->kv;
     float *p = t->p[i];
+    uint32_t from = first / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
     vf max = vf_set1(-__builtin_inff()), sum = vf_set1(0);
-    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
-        vm exists = vm_below(keys - at < KV_BLOCK_TOKENS ? keys - at : KV_BLOCK_TOKENS);
-        max = vf_select(exists, vf_max(max, vf_load(p + at)), max);
-    }
+    for (uint32_t at = from; at < last; at += KV_BLOCK_TOKENS)
+        max = keep_keys(at, first, last, vf_max(max, vf_load(p + at)), max);
     t->span[i].max = vf_fold_max(max);
-    for (uint32_t at = 0; at < keys; at += KV_BLOCK_TOKENS) {
-        vm exists = vm_below(keys - at < KV_BLOCK_TOKENS ? keys - at : KV_BLOCK_TOKENS);
+    for (uint32_t at = from; at < last; at += KV_BLOCK_TOKENS) {
         vf e = vf_exp(vf_sub(vf_load(p + at), vf_set1(t->span[i].max)));
-        sum = vf_select(exists, vf_add(sum, e), sum);
+        sum = keep_keys(at, first, last, vf_add(sum, e), sum);
         if (kv->type == KV_Q8) {
             const uint8_t *v = t->v + t->blocks[(begin + at) / KV_BLOCK_TOKENS] * t->block_bytes;
             e = vf_mul(e, vf_load((const float *)(v + (size_t)KV_BLOCK_TOKENS * kv->head_dim)));
@@ -236,26 +241,42 @@ VEC_INLINE void weigh_keys(struct query_tile *t, uint32_t i, uint32_t begin, uin
     t->span[i].sum = vf_fold_sum(sum);
 }
 
-// A span that begins at position `begin`. Keys that all n queries see are shared; the last ones are each query's
-// own.
+VEC_INLINE uint32_t in_span(uint32_t position, uint32_t begin)
+{
+    uint32_t from = position > begin ? position - begin : 0;
+    return from < KV_SPAN_TOKENS ? from : KV_SPAN_TOKENS;
+}
+
+// A span that begins at position `begin`. Keys that all n queries see are shared; those before and after are each
+// query's own.
 VEC_INLINE void attend_span(struct query_tile *t, uint32_t n, uint32_t begin)
 {
-    uint32_t keys[VEC_QUERY_TILE], fewest = KV_SPAN_TOKENS, most = 0;
+    uint32_t first[VEC_QUERY_TILE], last[VEC_QUERY_TILE];
+    uint32_t least = KV_SPAN_TOKENS, most = 0, shared_first = 0, shared_last = KV_SPAN_TOKENS;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t left = t->keys[i] > begin ? t->keys[i] - begin : 0;
-        keys[i] = left < KV_SPAN_TOKENS ? left : KV_SPAN_TOKENS;
-        fewest = keys[i] < fewest ? keys[i] : fewest;
-        most = keys[i] > most ? keys[i] : most;
+        first[i] = in_span(t->first[i], begin);
+        last[i] = in_span(t->end[i], begin);
+        least = first[i] < least ? first[i] : least;
+        most = last[i] > most ? last[i] : most;
+        shared_first = first[i] > shared_first ? first[i] : shared_first;
+        shared_last = last[i] < shared_last ? last[i] : shared_last;
     }
-    score_keys(t, n, begin, most);
+    score_keys(t, n, begin, least, most);
     for (uint32_t i = 0; i < n; i++) {
         memset(t->span[i].o, 0, t->kv->head_dim * sizeof(float));
-        if (keys[i] > 0)
-            weigh_keys(t, i, begin, keys[i]);
+        if (first[i] < last[i])
+            weigh_keys(t, i, begin, first[i], last[i]);
     }
-    add_values(t, 0, n, begin, 0, fewest);
+    if (shared_first >= shared_last) { // no key is seen by all
+        for (uint32_t i = 0; i < n; i++)
+            add_values(t, i, 1, begin, first[i], last[i]);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++)
-        add_values(t, i, 1, begin, fewest, keys[i]);
+        add_values(t, i, 1, begin, first[i], shared_first);
+    add_values(t, 0, n, begin, shared_first, shared_last);
+    for (uint32_t i = 0; i < n; i++)
+        add_values(t, i, 1, begin, shared_last, last[i]);
 }
 
 // m = max(M, m'), a = exp(M - m), b = exp(m' - m); L = fma(L, a, l * b), O = fma(O, a, o * b).
@@ -275,17 +296,20 @@ VEC_INLINE void merge_span(struct partial *all, const struct partial *span, uint
 
 VEC_INLINE void attend(struct query_tile *t, uint32_t n)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = t->keys[i] > most ? t->keys[i] : most;
+    uint32_t least = t->first[0], most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        least = t->first[i] < least ? t->first[i] : least;
+        most = t->end[i] > most ? t->end[i] : most;
+    }
     t->n_blocks = (most + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    attend_span(t, n, 0);
-    memcpy(t->all, t->span, n * sizeof *t->all);
-    for (uint32_t begin = KV_SPAN_TOKENS; begin < most; begin += KV_SPAN_TOKENS) {
+    for (uint32_t begin = least / KV_SPAN_TOKENS * KV_SPAN_TOKENS; begin < most; begin += KV_SPAN_TOKENS) {
         attend_span(t, n, begin);
-        for (uint32_t i = 0; i < n; i++)
-            if (t->keys[i] > begin)
+        for (uint32_t i = 0; i < n; i++) {
+            if (t->first[i] >= begin && t->first[i] < begin + KV_SPAN_TOKENS)
+                memcpy(&t->all[i], &t->span[i], sizeof *t->all);
+            else if (t->first[i] < begin && t->end[i] > begin)
                 merge_span(&t->all[i], &t->span[i], t->kv->head_dim);
+        }
     }
 }
 
@@ -299,7 +323,8 @@ VEC_INLINE void attend_tile(const struct attention_args *a, struct query_tile *t
         uint32_t at = first + (i < n ? i : n - 1);
         const float *q = (const float *)((const uint8_t *)a->q + (row + at / per) * a->q_stride);
         memcpy(t->q[i], q + (kv_head * per + at % per) * head_dim, head_dim * sizeof(float));
-        t->keys[i] = a->rows[row + at / per].position + 1;
+        t->end[i] = a->rows[row + at / per].position + 1;
+        t->first[i] = a->window && t->end[i] > a->window ? t->end[i] - a->window : 0;
     }
     if (tile == 8 && VEC_QUERY_TILE >= 8)
         attend(t, VEC_QUERY_TILE >= 8 ? 8 : 1);

@@ -28,11 +28,11 @@ struct matmul_args {
 };
 
 struct norm_args {
-    const float *x;              // [rows][cols]
+    const float *x;              // [rows][heads * cols]
     const float *gain;           // [cols]
-    float *y;                    // [rows][cols]
+    float *y;                    // [rows][heads * cols]; may be x
     uint64_t x_stride, y_stride; // bytes
-    uint32_t cols;
+    uint32_t heads, cols;        // each head is normalized by itself
     float epsilon;
 };
 
@@ -82,7 +82,8 @@ struct attention_args {
     const uint8_t *pool;         // block 0
     struct kv_layout layout;
     uint32_t layer;
-    uint32_t heads; // a multiple of layout.kv_heads
+    uint32_t heads;  // a multiple of layout.kv_heads
+    uint32_t window; // a query sees this many keys at most, the last ones; 0: all
     float scale;
     uint32_t n_rows;
     const struct kv_ref *rows; // [n_rows]
@@ -95,6 +96,7 @@ struct embed_args {
     float *y;
     uint64_t y_stride; // bytes
     uint32_t cols;
+    float scale; // of the row
 };
 
 struct kernels {
@@ -109,6 +111,8 @@ struct kernels {
     void (*add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
     // y = silu(a) * b. Items: rows.
     void (*silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+    // y = gelu(a) * b, by tanh. Items: rows.
+    void (*gelu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
     // Rotary embedding, halves paired (i, i + head_dim / 2). Items: rows.
     void (*rope)(const struct rope_args *a, uint32_t row_begin, uint32_t row_end);
     // Items: rows.

@@ -23,6 +23,7 @@ void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row
 void KERNEL(quantize)(const struct quantize_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
+void KERNEL(gelu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(rope)(const struct rope_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(kv_store)(const struct kv_store_args *a, uint32_t row_begin, uint32_t row_end);
 void KERNEL(attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end);

@@ -1,7 +1,10 @@
-// Operations on rows: RMSNorm, quantization of activations, addition, SiLU, embedding.
+// Operations on rows: RMSNorm, quantization of activations, addition, SiLU, GELU, embedding.
 #include "kernels/vec.h"
 #include "kernels/kernels_isa.h"
 #include "kernels/matmul_group.h"
+
+#define GELU_C1 0x1.988454p+0f // 2 sqrt(2 / pi)
+#define GELU_C3 0x1.2444f2p-4f // 2 sqrt(2 / pi) * 0.044715
 
 // Row r of an operand with a stride in bytes.
 VEC_INLINE const float *row_in(const float *base, uint64_t stride, uint32_t r)
@@ -37,24 +40,29 @@ VEC_INLINE void row_store(float *row, uint32_t i, uint32_t n, vf v)
 
 // ss = sum of x_i^2 in virtual lane i mod 16 by fma, ascending, lanes folded; r = 1 / sqrt(ss / n + epsilon),
 // or a NaN where ss / n is not finite; y_i = (x_i * r) * gain_i.
+VEC_INLINE void normalize(const float *x, const float *gain, float *y, uint32_t cols, float epsilon)
+{
+    vf sum = vf_set1(0);
+    for (uint32_t i = 0; i < cols; i += VEC_LANES) {
+        // Lanes past the end add fma(0, 0, sum), which changes nothing as sum >= +0.
+        vf v = row_load(x, i, cols);
+        sum = vf_fma(v, v, sum);
+    }
+    float mean = vf_fold_sum(sum) / (float)cols;
+    float r = 1.0f / vf_sqrt_scalar(mean + epsilon);
+    if (f32_bits(mean) >= 0x7F800000u) // squares overflowed: rows of zeros would hide it
+        r = __builtin_nanf("");
+    for (uint32_t i = 0; i < cols; i += VEC_LANES)
+        row_store(y, i, cols, vf_mul(vf_mul(row_load(x, i, cols), vf_set1(r)), row_load(gain, i, cols)));
+}
+
 void KERNEL(rmsnorm)(const struct norm_args *a, uint32_t row_begin, uint32_t row_end)
 {
     for (uint32_t row = row_begin; row < row_end; row++) {
         const float *x = row_in(a->x, a->x_stride, row);
         float *y = row_out(a->y, a->y_stride, row);
-        vf sum = vf_set1(0);
-        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
-            // Lanes past the end add fma(0, 0, sum), which changes nothing as sum >= +0.
-            vf v = row_load(x, i, a->cols);
-            sum = vf_fma(v, v, sum);
-        }
-        float mean = vf_fold_sum(sum) / (float)a->cols;
-        float r = 1.0f / vf_sqrt_scalar(mean + a->epsilon);
-        if (f32_bits(mean) >= 0x7F800000u) // squares overflowed: rows of zeros would hide it
-            r = __builtin_nanf("");
-        for (uint32_t i = 0; i < a->cols; i += VEC_LANES)
-            row_store(y, i, a->cols,
-                      vf_mul(vf_mul(row_load(x, i, a->cols), vf_set1(r)), row_load(a->gain, i, a->cols)));
+        for (uint32_t i = 0; i < a->heads; i++)
+            normalize(x + (size_t)i * a->cols, a->gain, y + (size_t)i * a->cols, a->cols, a->epsilon);
     }
 }
 
@@ -106,6 +114,12 @@ void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end
     }
 }
 
+// x / (1 + exp(-z)).
+VEC_INLINE vf gate_value(vf x, vf z)
+{
+    return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_set1(-0.0f), z))));
+}
+
 // y = (a / (1 + exp(-a))) * b.
 void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
 {
@@ -114,9 +128,23 @@ void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t ro
         const float *up = row_in(a->b, a->b_stride, row);
         float *y = row_out(a->y, a->y_stride, row);
         for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
-            vf x = row_load(gate, i, a->cols), one = vf_set1(1.0f);
-            vf silu = vf_div(x, vf_add(one, vf_exp(vf_sub(vf_set1(-0.0f), x))));
-            row_store(y, i, a->cols, vf_mul(silu, row_load(up, i, a->cols)));
+            vf x = row_load(gate, i, a->cols);
+            row_store(y, i, a->cols, vf_mul(gate_value(x, x), row_load(up, i, a->cols)));
+        }
+    }
+}
+
+// GELU by tanh: y = (a / (1 + exp(-z))) * b with z = a * fma(a * a, c3, c1) = 2 sqrt(2 / pi) (a + 0.044715 a^3).
+void KERNEL(gelu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
+{
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *gate = row_in(a->a, a->a_stride, row);
+        const float *up = row_in(a->b, a->b_stride, row);
+        float *y = row_out(a->y, a->y_stride, row);
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
+            vf x = row_load(gate, i, a->cols);
+            vf z = vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(GELU_C3), vf_set1(GELU_C1)));
+            row_store(y, i, a->cols, vf_mul(gate_value(x, z), row_load(up, i, a->cols)));
         }
     }
 }
@@ -156,6 +184,7 @@ static float panel_scale(enum dtype type, const uint8_t *panel, uint64_t scales,
 }
 
 // The row as weights: d * code, then + m where the type has a minimum, each rounded; float types exact.
+// Then times the scale, rounded.
 static void embed_row(const struct embed_args *a, uint32_t id, float *y)
 {
     const struct panel_layout at = panel_layout(a->dtype, a->cols);
@@ -180,6 +209,7 @@ static void embed_row(const struct embed_args *a, uint32_t id, float *y)
             if (has_min(a->dtype))
                 y[k] = y[k] + panel_scale(a->dtype, panel, at.mins, at.min_subs, lane, k);
         }
+        y[k] = y[k] * a->scale;
     }
 }
 

@@ -30,6 +30,7 @@ const struct kernels KERNEL(kernel_table) = {
     .quantize = KERNEL(quantize),
     .add = KERNEL(add),
     .silu_mul = KERNEL(silu_mul),
+    .gelu_mul = KERNEL(gelu_mul),
     .rope = KERNEL(rope),
     .kv_store = KERNEL(kv_store),
     .attention = KERNEL(attention),

@@ -228,11 +228,11 @@ static bool rows_op_is_right(const struct walk *w)
     switch (op->code) {
     case PLAN_OP_RMSNORM:
         return is_value(w, op->out, kind) && is_weight(w, op->in[1], PLAN_VECTOR) &&
-               op->in[1].cols == op->in[0].cols && op->scale > 0 && op->scale < 1 &&
-               op->in[0].tensor != op->out.tensor;
+               op->in[0].cols % op->in[1].cols == 0 && op->scale > 0 && op->scale < 1 &&
+               may_alias(op->in[0], op->out);
     case PLAN_OP_QUANTIZE:
         return is_operand(w, op->out, kind, DT_A8) && is_none(op->in[1]);
-    default: // add, silu_mul
+    default: // add, silu_mul, gelu_mul
         return is_value(w, op->out, kind) && is_read(w, op->in[1], kind) && op->in[1].cols == op->out.cols &&
                may_alias(op->in[0], op->out) && may_alias(op->in[1], op->out);
     }
@@ -243,13 +243,13 @@ static bool op_is_right(const struct walk *w)
     const struct plan_op *op = w->op;
     const struct plan_model *m = &w->h->model;
     uint32_t q_cols = m->heads * m->head_dim, kv_cols = m->kv_heads * m->head_dim;
-    if (op->layer >= m->layers || op->reserved != 0)
+    if (op->layer >= m->layers || (op->window != 0 && op->code != PLAN_OP_ATTENTION))
         return false;
     switch (op->code) {
     case PLAN_OP_EMBED:
         return is_weight(w, op->in[0], PLAN_MATRIX) && w->tensors[op->in[0].tensor].rows == m->vocab &&
                is_none(op->in[1]) && is_none(op->in[2]) && is_value(w, op->out, PLAN_BATCH) &&
-               op->out.cols == op->in[0].cols;
+               op->out.cols == op->in[0].cols && op->scale >= 1 && op->scale <= PLAN_EMBED_SCALE_MAX;
     case PLAN_OP_MATMUL:
         return matmul_is_right(w);
     case PLAN_OP_ROPE:
@@ -272,6 +272,7 @@ static bool op_is_right(const struct walk *w)
     case PLAN_OP_QUANTIZE:
     case PLAN_OP_ADD:
     case PLAN_OP_SILU_MUL:
+    case PLAN_OP_GELU_MUL:
         return rows_op_is_right(w);
     default:
         return false;

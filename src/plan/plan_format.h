@@ -14,7 +14,7 @@
 #include "kernels/kv_layout.h"
 
 #define PLAN_MAGIC      "ISOPLAN\n"
-#define PLAN_VERSION    3
+#define PLAN_VERSION    4
 #define PLAN_ALIGN      4096
 #define PLAN_NAME_BYTES 64 // of names in the header and of a tensor, with the terminating zero
 #define PLAN_EOG_MAX    8
@@ -31,6 +31,7 @@
 #define PLAN_SEQ_MAX          4194304 // tokens of one slot
 #define PLAN_SLOTS_MAX        1024
 #define PLAN_BATCH_TOKENS_MAX 8192
+#define PLAN_EMBED_SCALE_MAX  65536.0f
 #define PLAN_FILE_MAX         ((uint64_t)1 << 44)
 #define PLAN_ARENA_MAX        ((uint64_t)1 << 44)
 
@@ -115,6 +116,7 @@ struct plan_ref {
     X(ATTENTION, "attention") \
     X(ADD, "add")             \
     X(SILU_MUL, "silu_mul")   \
+    X(GELU_MUL, "gelu_mul")   \
     X(GATHER, "gather")
 
 enum plan_code {
@@ -130,8 +132,8 @@ struct plan_op {
     uint32_t layer;
     struct plan_ref in[PLAN_IN_MAX];
     struct plan_ref out;
-    float scale;       // attention: of the scores; rmsnorm: epsilon; else 0
-    uint32_t reserved; // 0
+    float scale;     // attention: of the scores; rmsnorm: epsilon; embed: of the rows; else 0
+    uint32_t window; // attention: the last keys that a query sees, itself among them, or 0 for all; else 0
 };
 
 _Static_assert(sizeof(struct plan_section) == 32, "plan layout");

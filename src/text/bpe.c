@@ -1,5 +1,8 @@
 #include "text/bpe.h"
 
+#include "base/utf8.h"
+#include "text/pretok.h"
+
 // One symbol of the piece. The symbols left are a list in the order of text; `next` is the array's length at
 // its end, `prev` is NO_SYMBOL at its beginning.
 struct symbol {
@@ -57,20 +60,57 @@ static void consider(const struct tok_view *v, struct symbol *symbols, uint32_t 
         heap_push(h, (uint64_t)s->rank << 32 | at);
 }
 
+static uint32_t add_symbol(struct symbol *symbols, uint32_t n, uint32_t id)
+{
+    symbols[n] = (struct symbol){.id = id, .prev = n > 0 ? n - 1 : NO_SYMBOL, .next = n + 1};
+    return n + 1;
+}
+
+// A symbol for each byte.
+static uint32_t split_bytes(const struct tok_view *v, struct strv piece, struct symbol *symbols)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < piece.len; i++) {
+        uint32_t id = v->header->byte_ids[(uint8_t)piece.ptr[i]];
+        if (id != TOK_NONE)
+            n = add_symbol(symbols, n, id);
+    }
+    return n;
+}
+
+// A symbol for each character; one without a token becomes its bytes, or where they have none, with others beside it,
+// the unknown token.
+static uint32_t split_characters(const struct tok_view *v, struct strv piece, struct symbol *symbols)
+{
+    uint32_t n = 0, unknown = v->header->roles[TOK_UNK];
+    for (size_t i = 0, length; i < piece.len; i += length) {
+        uint32_t cp;
+        length = utf8_decode((const uint8_t *)piece.ptr + i, piece.len - i, &cp);
+        ASSERT(length > 0);
+        uint32_t id = tok_key_find(v, (struct strv){piece.ptr + i, length});
+        bool has_bytes = true;
+        for (size_t j = 0; j < length; j++)
+            has_bytes = has_bytes && v->header->byte_ids[(uint8_t)piece.ptr[i + j]] != TOK_NONE;
+        if (id == TOK_NONE && has_bytes) {
+            for (size_t j = 0; j < length; j++)
+                n = add_symbol(symbols, n, v->header->byte_ids[(uint8_t)piece.ptr[i + j]]);
+            continue;
+        }
+        id = id == TOK_NONE ? unknown : id;
+        if (id != TOK_NONE && (id != unknown || n == 0 || symbols[n - 1].id != unknown))
+            n = add_symbol(symbols, n, id);
+    }
+    return n;
+}
+
 bool bpe_encode(const struct tok_view *v, void *work, struct strv piece, uint32_t *ids, size_t max,
                 size_t *ret_n)
 {
     ASSERT(piece.len <= TOK_TEXT_BYTES_MAX);
     struct symbol *symbols = work;
     struct heap heap = {(uint64_t *)(symbols + piece.len), 0, 2 * piece.len};
-    uint32_t n = 0;
-    for (size_t i = 0; i < piece.len; i++) {
-        uint32_t id = v->header->byte_ids[(uint8_t)piece.ptr[i]];
-        if (id == TOK_NONE)
-            continue;
-        symbols[n] = (struct symbol){.id = id, .prev = n > 0 ? n - 1 : NO_SYMBOL, .next = n + 1};
-        n++;
-    }
+    uint32_t n = pretok_is_sentencepiece(v->header->pretok) ? split_characters(v, piece, symbols)
+                                                            : split_bytes(v, piece, symbols);
     for (uint32_t i = 0; i < n; i++)
         consider(v, symbols, n, i, &heap);
 

@@ -14,6 +14,7 @@
 size_t bpe_work_bytes(size_t n);
 
 // Writes the ids of `piece` (not over the workspace's n bytes) to ids[0..max) and their number to *ret_n.
-// False where there are more than max. A byte without a token is left out before merging.
+// False where there are more than max. The piece is valid UTF-8. A byte (with SentencePiece a character)
+// without a token is left out before merging.
 bool bpe_encode(const struct tok_view *v, void *work, struct strv piece, uint32_t *ids, size_t max,
                 size_t *ret_n) ISO_MUST_USE;

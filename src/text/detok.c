@@ -16,7 +16,7 @@ size_t detok_push(struct detok *d, uint32_t id, char *out)
 {
     ASSERT(d->n_held <= DETOK_HELD_MAX);
     enum tok_type type = tok_type_of(d->tokenizer, id);
-    if (type != TOK_TYPE_NORMAL && type != TOK_TYPE_USER_DEFINED)
+    if (type != TOK_TYPE_NORMAL && type != TOK_TYPE_USER_DEFINED && type != TOK_TYPE_BYTE)
         return 0;
     struct strv piece = tok_piece(d->tokenizer, id);
     ASSERT(piece.len <= TOK_TOKEN_BYTES_MAX);

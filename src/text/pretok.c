@@ -54,6 +54,7 @@ static const struct rules RULES[] = {
     [PRETOK_SMOLLM] = {"smollm", SINGLE_DIGITS, GPT2_WORDS, false, false},
     [PRETOK_QWEN2] = {"qwen2", NULL, QWEN2_WORDS(""), true, false},
     [PRETOK_LLAMA_BPE] = {"llama-bpe", NULL, QWEN2_WORDS("{1,3}"), false, true},
+    [PRETOK_SENTENCEPIECE] = {"sentencepiece", NULL, "[\\x00-\\xFF]+", false, false},
 };
 
 struct pretok {
@@ -77,7 +78,8 @@ enum iso_err pretok_find(struct strv name, enum pretok_kind *ret, struct iso_err
             return ISO_OK;
         }
     return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "pre-tokenizer",
-                    "the pre-tokenizer \"%.*s\" is not supported (known are gpt-2, smollm, qwen2, llama-bpe)",
+                    "the pre-tokenizer \"%.*s\" is not supported (known are gpt-2, smollm, qwen2, llama-bpe, "
+                    "sentencepiece)",
                     STRV_ARG(name));
 }
 
@@ -89,6 +91,11 @@ const char *pretok_name(uint32_t kind)
 bool pretok_normalizes(enum pretok_kind kind)
 {
     return RULES[kind].normalizes;
+}
+
+bool pretok_is_sentencepiece(enum pretok_kind kind)
+{
+    return kind == PRETOK_SENTENCEPIECE;
 }
 
 bool pretok_takes_whole(enum pretok_kind kind)

@@ -135,7 +135,7 @@ static enum iso_err check_tokens(const struct tok_view *v, struct iso_errinfo *r
             v->starts[id + 1] > h->vocab_bytes)
             return bad(reterr, "token", "has a wrong length", id);
         uint32_t type = tok_type(v, id);
-        if (type < TOK_TYPE_NORMAL || type > TOK_TYPE_UNUSED ||
+        if (type < TOK_TYPE_NORMAL || type > TOK_TYPE_BYTE ||
             (v->kinds[id] & ~(TOK_KIND_TYPE | TOK_KIND_EOG)) != 0)
             return bad(reterr, "token", "has an unknown type", id);
     }
@@ -144,7 +144,9 @@ static enum iso_err check_tokens(const struct tok_view *v, struct iso_errinfo *r
         if (id == TOK_NONE)
             continue;
         char c = (char)byte;
-        if (id >= h->n_tokens || !tok_type_is_key(tok_type(v, id)) ||
+        if (id >= h->n_tokens ||
+            (pretok_is_sentencepiece(h->pretok) ? tok_type(v, id) != TOK_TYPE_BYTE
+                                                : !tok_type_is_key(tok_type(v, id))) ||
             !strv_equal(tok_bytes(v, id), (struct strv){&c, 1}))
             return bad(reterr, "token for byte", "is another one", byte);
     }

@@ -19,12 +19,19 @@
 #include "text/tokenizer.h"
 
 #define TOK_BLOB_MAGIC   "ISO\x1atok" // 8 bytes with its zero
-#define TOK_BLOB_VERSION 1
+#define TOK_BLOB_VERSION 2
 #define TOK_BLOB_ALIGN   16
 
 #define TOK_FLAG_ADD_BOS 1u
 #define TOK_FLAG_ADD_EOS 2u
-#define TOK_FLAGS_KNOWN  (TOK_FLAG_ADD_BOS | TOK_FLAG_ADD_EOS)
+#define TOK_FLAG_PREFIX  0xCu // SentencePiece: enum tok_prefix, shifted
+#define TOK_PREFIX_SHIFT 2
+#define TOK_FLAGS_KNOWN  (TOK_FLAG_ADD_BOS | TOK_FLAG_ADD_EOS | TOK_FLAG_PREFIX)
+
+#define TOK_MARK       "\xE2\x96\x81" // U+2581, SentencePiece's space
+#define TOK_MARK_BYTES 3
+
+static_assert(TOK_PREFIX_COUNT <= (TOK_FLAG_PREFIX >> TOK_PREFIX_SHIFT) + 1, "two bits");
 
 // A kind byte: ggml's token type in the low bits, and whether the token ends a generation.
 #define TOK_KIND_TYPE 0x07u
@@ -47,7 +54,9 @@ struct tok_blob_header {
     uint32_t vocab_bytes;
     uint32_t roles[TOK_ROLE_COUNT]; // token ids, TOK_NONE where absent
     uint32_t reserved;              // 0
-    uint32_t byte_ids[256];         // the token of each single byte, TOK_NONE where the vocabulary has none
+    uint32_t
+        byte_ids[256]; // the token of each single byte, TOK_NONE where the vocabulary has none: a key, or
+                       // with SentencePiece a byte token
 };
 static_assert(sizeof(struct tok_blob_header) == 64 + 1024, "file layout");
 static_assert(offsetof(struct tok_blob_header, roles) == 40, "file layout");

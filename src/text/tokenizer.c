@@ -184,13 +184,35 @@ static enum iso_err put_id(struct sink *sink, uint32_t id, struct iso_errinfo *r
     return ISO_OK;
 }
 
-// Text between special tokens.
-static enum iso_err encode_stretch(struct tokenizer *t, struct strv text, struct sink *sink,
+// SentencePiece's text: U+2581 and a space are one; a space in front where the model wants it.
+static bool mark_spaces(struct tokenizer *t, struct strv text, bool first, struct strv *ret)
+{
+    enum tok_prefix prefix = (enum tok_prefix)((t->view.header->flags & TOK_FLAG_PREFIX) >> TOK_PREFIX_SHIFT);
+    bool lacking = text.ptr[0] != ' ' && !strv_starts(text, TOK_MARK);
+    size_t n = 0;
+    if (prefix == TOK_PREFIX_EACH ||
+        (lacking && (prefix == TOK_PREFIX_LACKING || (prefix == TOK_PREFIX_FIRST && first))))
+        t->normal[n++] = ' ';
+    for (size_t i = 0; i < text.len;) {
+        bool mark = text.len - i >= TOK_MARK_BYTES && memcmp(text.ptr + i, TOK_MARK, TOK_MARK_BYTES) == 0;
+        if (n == t->text_bytes_max)
+            return false;
+        t->normal[n++] = mark ? ' ' : (uint8_t)text.ptr[i];
+        i += mark ? TOK_MARK_BYTES : 1;
+    }
+    *ret = (struct strv){(const char *)t->normal, n};
+    return true;
+}
+
+// Text between special tokens; `first` where none is before it.
+static enum iso_err encode_stretch(struct tokenizer *t, struct strv text, bool first, struct sink *sink,
                                    struct iso_errinfo *reterr)
 {
     enum pretok_kind kind = t->view.header->pretok;
     if (text.len == 0)
         return ISO_OK;
+    if (pretok_is_sentencepiece(kind) && !mark_spaces(t, text, first, &text))
+        return too_long(t, reterr);
     if (pretok_normalizes(kind)) {
         size_t n;
         if (nfc_normalize(text, t->work, t->text_bytes_max, t->normal, t->text_bytes_max, &n))
@@ -231,7 +253,7 @@ enum iso_err tok_encode(struct tokenizer *t, struct strv text, enum tok_mode mod
     for (size_t at = 0; !err && at < clean.len;) {
         uint32_t id;
         size_t end = find_special(t, clean, mode, at, &id);
-        err = encode_stretch(t, (struct strv){clean.ptr + at, end - at}, &sink, reterr);
+        err = encode_stretch(t, (struct strv){clean.ptr + at, end - at}, at == 0, &sink, reterr);
         at = end;
         if (!err && id != TOK_NONE) {
             err = put_id(&sink, id, reterr);

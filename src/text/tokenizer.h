@@ -1,5 +1,6 @@
-// Tokenizer: byte-level BPE, equal id for id to Hugging Face `tokenizers` (0.23) for the four supported
-// pre-tokenizers (pretok.h).
+// Tokenizer, equal id for id to Hugging Face `tokenizers` (0.23): byte-level BPE with the supported pre-tokenizers
+// (pretok.h), and SentencePiece's BPE, which merges characters, writes spaces as U+2581, and falls back to a token for
+// each byte where a character has none.
 //
 // Two sides. The compiler calls tok_build, which turns a model's vocabulary into one position-independent
 // block of bytes for the plan. A runtime calls tok_open on that block, which checks it wholly (it may be
@@ -9,7 +10,7 @@
 // tok_open; nothing is allocated afterwards. One thread at a time: open one tokenizer per thread over the
 // same block. The const functions may run beside each other and beside tok_encode.
 //
-// Text: any bytes. Each maximal invalid part of UTF-8 is read as one U+FFFD, as Python's errors="replace"
+// Text: any bytes. With SentencePiece U+2581 in a text is a space, as it is in its tokens. Each maximal invalid part of UTF-8 is read as one U+FFFD, as Python's errors="replace"
 // does. A byte for which the vocabulary has no token is left out, as Hugging Face does without an unknown
 // token (SmolLM2 lacks six control characters and planes 4 to 11, all unassigned).
 //
@@ -34,25 +35,42 @@
 #define TOK_VOCAB_BYTES_MAX   (64u << 20)        // decoded bytes of all tokens
 #define TOK_TEXT_BYTES_MAX    ((size_t)16 << 20) // upper limit of tok_open's text_bytes_max
 
-// ggml's token types. Byte tokens (6) belong to another kind of tokenizer and are refused.
+// ggml's token types. Byte tokens belong to SentencePiece alone: "<0x41>" is the byte 0x41.
 enum tok_type {
     TOK_TYPE_NORMAL = 1,
     TOK_TYPE_UNKNOWN = 2,
     TOK_TYPE_CONTROL = 3,
     TOK_TYPE_USER_DEFINED = 4,
     TOK_TYPE_UNUSED = 5,
+    TOK_TYPE_BYTE = 6,
 };
 
 enum tok_role { TOK_BOS, TOK_EOS, TOK_EOT, TOK_PAD, TOK_UNK, TOK_ROLE_COUNT };
 
+struct tok_pair {
+    struct strv left, right;
+};
+
+// "left right" at the first space after the first byte; false where there is none.
+bool tok_pair_split(struct strv text, struct tok_pair *ret);
+
+// Where SentencePiece puts a space in front: of the text where it begins with none; of every stretch between special
+// tokens; of those that begin with none.
+enum tok_prefix { TOK_PREFIX_NONE, TOK_PREFIX_FIRST, TOK_PREFIX_EACH, TOK_PREFIX_LACKING, TOK_PREFIX_COUNT };
+
 // A vocabulary as model files give it. Views only; nothing is kept after tok_build.
 struct tok_source {
-    struct strv pre; // name of the pre-tokenizer: gpt-2, smollm, qwen2, llama-bpe
-    uint32_t n_tokens, n_merges;
-    const struct strv *tokens;      // normal tokens in GPT-2's byte-to-unicode alphabet, others literally
-    const int32_t *types;           // enum tok_type, one for each token; refused where NULL
-    const struct strv *merges;      // "left right", best first
+    struct strv pre; // name of the pre-tokenizer: gpt-2, smollm, qwen2, llama-bpe; sentencepiece
+    uint32_t n_tokens, n_merges, n_eog;
+    const struct strv *tokens; // normal tokens in GPT-2's byte-to-unicode alphabet, others literally; with
+                               // SentencePiece all literally, but U+2581 for a space
+    const int32_t *types;      // enum tok_type, one for each token; refused where NULL
+    const struct tok_pair *merges; // best first
+    const float *scores; // SentencePiece's without merges: any two tokens that make a third, the one of the
+                         // highest score first; else NULL
+    const uint32_t *eog; // tokens that end a generation, beside those that tok_is_eog names
     uint32_t roles[TOK_ROLE_COUNT]; // TOK_NONE where absent
+    enum tok_prefix prefix;
     bool add_bos, add_eos;
 };
 
@@ -99,7 +117,7 @@ struct strv tok_piece(const struct tokenizer *t, uint32_t id);
 enum tok_type tok_type_of(const struct tokenizer *t, uint32_t id);
 bool tok_is_control(const struct tokenizer *t, uint32_t id);
 // Ends a generation: the model's EOS and EOT, and control tokens with a name known to mean that
-// (<|endoftext|>, <|end_of_text|>, <|im_end|>, <|eot_id|>, <|eom_id|>).
+// (<|endoftext|>, <|end_of_text|>, <|im_end|>, <|eot_id|>, <|eom_id|>, <end_of_turn>), and those of tok_source.
 bool tok_is_eog(const struct tokenizer *t, uint32_t id);
 // The token with exactly these bytes (special ones first), or TOK_NONE.
 uint32_t tok_find(const struct tokenizer *t, struct strv bytes);

@@ -11,12 +11,19 @@
 #include "text/tok_blob.h"
 
 // Names that mean "generation ends here" in any model that has them as control tokens.
-static const char *const EOG_NAMES[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>",
-                                        "<|eom_id|>"};
+static const char *const EOG_NAMES[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
+                                        "<|eot_id|>",    "<|eom_id|>",      "<end_of_turn>"};
+
+// A merge that the vocabulary's scores give.
+struct ranked {
+    float score; // of the merged token
+    struct tok_merge merge;
+};
 
 // Pointers into the block while it is written; the same places as the view's.
 struct builder {
     const struct tok_source *src;
+    const struct ranked *ranked; // instead of the source's merges; NULL: those
     struct tok_blob_header *header;
     struct tok_view view;
     uint32_t *starts, *token_slots, *merge_slots, *specials;
@@ -24,6 +31,16 @@ struct builder {
     uint8_t *kinds, *bytes;
     struct iso_errinfo *reterr;
 };
+
+bool tok_pair_split(struct strv text, struct tok_pair *ret)
+{
+    const char *space = text.len > 1 ? memchr(text.ptr + 1, ' ', text.len - 1) : NULL;
+    if (!space)
+        return false;
+    size_t n = (size_t)(space - text.ptr);
+    *ret = (struct tok_pair){{text.ptr, n}, {space + 1, text.len - n - 1}};
+    return true;
+}
 
 // GPT-2's alphabet: a byte that prints in Latin-1 stands for itself, the 68 others are U+0100 and up in
 // order. Returns -1 for a code point outside it.
@@ -66,6 +83,12 @@ static enum iso_err check_source(const struct tok_source *src, struct iso_errinf
                         TOK_MERGES_MAX);
     if (!src->types)
         return iso_fail(reterr, ISO_E_FORMAT, 0, "token types", "the vocabulary has no token types");
+    for (uint32_t i = 0; i < src->n_eog; i++)
+        if (src->eog[i] >= src->n_tokens)
+            return iso_fail(reterr, ISO_E_FORMAT, 0, "eos",
+                            "token %" PRIu32 ", which ends a generation, is past the vocabulary of %" PRIu32
+                            " tokens",
+                            src->eog[i], src->n_tokens);
     static const char *const ROLE_NAMES[TOK_ROLE_COUNT] = {"bos", "eos", "eot", "padding", "unknown"};
     for (int i = 0; i < TOK_ROLE_COUNT; i++)
         if (src->roles[i] != TOK_NONE && src->roles[i] >= src->n_tokens)
@@ -79,21 +102,69 @@ static enum iso_err check_source(const struct tok_source *src, struct iso_errinf
     return ISO_OK;
 }
 
+// SentencePiece's text into out[TOK_TOKEN_BYTES_MAX]: U+2581 is a space. False where it is too long or no UTF-8.
+static bool marked_decode(struct strv text, uint8_t *out, size_t *ret_n)
+{
+    size_t n = 0;
+    if (!utf8_is_valid((const uint8_t *)text.ptr, text.len))
+        return false;
+    for (size_t i = 0; i < text.len;) {
+        bool mark = text.len - i >= TOK_MARK_BYTES && memcmp(text.ptr + i, TOK_MARK, TOK_MARK_BYTES) == 0;
+        if (n == TOK_TOKEN_BYTES_MAX)
+            return false;
+        out[n++] = mark ? ' ' : (uint8_t)text.ptr[i];
+        i += mark ? TOK_MARK_BYTES : 1;
+    }
+    *ret_n = n;
+    return true;
+}
+
+// "<0x41>" to 0x41; -1 where it is no such text.
+static int byte_of(struct strv text)
+{
+    static const char DIGITS[] = "0123456789ABCDEF";
+    if (text.len != 6 || memcmp(text.ptr, "<0x", 3) != 0 || text.ptr[5] != '>')
+        return -1;
+    const char *high = memchr(DIGITS, text.ptr[3], 16), *low = memchr(DIGITS, text.ptr[4], 16);
+    return high && low ? (int)((high - DIGITS) * 16 + (low - DIGITS)) : -1;
+}
+
+static bool is_marked(const struct tok_source *src)
+{
+    return strv_is(src->pre, pretok_name(PRETOK_SENTENCEPIECE));
+}
+
+static bool text_decode(const struct tok_source *src, struct strv text, uint8_t *out, size_t *ret_n)
+{
+    return is_marked(src) ? marked_decode(text, out, ret_n) : alphabet_decode(text, out, ret_n);
+}
+
 // The raw bytes of a source token, into out[TOK_TOKEN_BYTES_MAX].
 static enum iso_err token_decode(const struct tok_source *src, uint32_t id, uint8_t *out, size_t *ret_n,
                                  struct iso_errinfo *reterr)
 {
     struct strv text = src->tokens[id];
     int32_t type = src->types[id];
-    if (type < TOK_TYPE_NORMAL || type > TOK_TYPE_UNUSED)
+    int32_t last = is_marked(src) ? TOK_TYPE_BYTE : TOK_TYPE_UNUSED;
+    if (type < TOK_TYPE_NORMAL || type > last)
         return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "token types",
-                        "token %" PRIu32 " has type %" PRId32 ", a byte-level vocabulary has 1 to 5", id,
-                        type);
+                        "token %" PRIu32 " has type %" PRId32 ", such a vocabulary has 1 to %" PRId32, id,
+                        type, last);
     if (type == TOK_TYPE_NORMAL) {
-        if (!alphabet_decode(text, out, ret_n))
+        if (!text_decode(src, text, out, ret_n))
             return iso_fail(reterr, ISO_E_FORMAT, 0, "tokens",
-                            "token %" PRIu32 " (%.*s) is not text in the byte alphabet of at most %u bytes",
-                            id, STRV_ARG(text), TOK_TOKEN_BYTES_MAX);
+                            "token %" PRIu32 " (%.*s) is not text in the %s of at most %u bytes", id,
+                            STRV_ARG(text), is_marked(src) ? "form of UTF-8" : "byte alphabet",
+                            TOK_TOKEN_BYTES_MAX);
+        return ISO_OK;
+    }
+    if (type == TOK_TYPE_BYTE) {
+        int byte = byte_of(text);
+        if (byte < 0)
+            return iso_fail(reterr, ISO_E_FORMAT, 0, "tokens",
+                            "byte token %" PRIu32 " is \"%.*s\", not \"<0xNN>\"", id, STRV_ARG(text));
+        out[0] = (uint8_t)byte;
+        *ret_n = 1;
         return ISO_OK;
     }
     size_t max = tok_type_is_special((uint32_t)type) ? TOK_SPECIAL_BYTES_MAX : TOK_TOKEN_BYTES_MAX;
@@ -174,8 +245,24 @@ static enum iso_err write_keys(struct builder *b, uint32_t type)
         if (other != TOK_NONE)
             continue;
         slot_put(b->token_slots, b->view.token_mask, tok_key_hash(bytes), id);
-        if (bytes.len == 1)
+        if (bytes.len == 1 && !is_marked(b->src))
             b->header->byte_ids[(uint8_t)bytes.ptr[0]] = id;
+    }
+    return ISO_OK;
+}
+
+// SentencePiece's tokens of single bytes.
+static enum iso_err write_bytes(struct builder *b)
+{
+    for (uint32_t id = 0; id < b->src->n_tokens; id++) {
+        if (tok_type(&b->view, id) != TOK_TYPE_BYTE)
+            continue;
+        uint32_t *slot = &b->header->byte_ids[(uint8_t)tok_bytes(&b->view, id).ptr[0]];
+        if (*slot != TOK_NONE)
+            return iso_fail(b->reterr, ISO_E_FORMAT, 0, "tokens",
+                            "tokens %" PRIu32 " and %" PRIu32 " are the same byte (%.*s)", *slot, id,
+                            STRV_ARG(b->src->tokens[id]));
+        *slot = id;
     }
     return ISO_OK;
 }
@@ -206,6 +293,8 @@ static enum iso_err write_specials(struct builder *b)
             if (strv_is(tok_bytes(&b->view, id), EOG_NAMES[k]))
                 b->kinds[id] |= TOK_KIND_EOG;
     }
+    for (uint32_t i = 0; i < b->src->n_eog; i++)
+        b->kinds[b->src->eog[i]] |= TOK_KIND_EOG;
     if (b->header->roles[TOK_EOS] != TOK_NONE)
         b->kinds[b->header->roles[TOK_EOS]] |= TOK_KIND_EOG;
     if (b->header->roles[TOK_EOT] != TOK_NONE)
@@ -213,23 +302,17 @@ static enum iso_err write_specials(struct builder *b)
     return ISO_OK;
 }
 
-// "left right" to a rule. Both texts and their joint text have to be keys.
+// Two texts to a rule. Both and their joint text have to be keys.
 static enum iso_err merge_parse(struct builder *b, uint32_t rank, struct tok_merge *ret)
 {
-    struct strv text = b->src->merges[rank];
-    const char *space = text.len > 0 ? memchr(text.ptr, ' ', text.len) : NULL;
+    const struct tok_pair *pair = &b->src->merges[rank];
     uint8_t joint[2 * TOK_TOKEN_BYTES_MAX];
     size_t n_left = 0, n_right = 0;
-    if (space) {
-        struct strv left = {text.ptr, (size_t)(space - text.ptr)};
-        struct strv right = {space + 1, text.len - left.len - 1};
-        if (!alphabet_decode(left, joint, &n_left) || !alphabet_decode(right, joint + n_left, &n_right))
-            space = NULL;
-    }
-    if (!space || n_left == 0 || n_right == 0)
+    if (!text_decode(b->src, pair->left, joint, &n_left) ||
+        !text_decode(b->src, pair->right, joint + n_left, &n_right) || n_left == 0 || n_right == 0)
         return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
-                        "merge %" PRIu32 " (%.*s) is not two texts in the byte alphabet with a space between",
-                        rank, STRV_ARG(text));
+                        "merge %" PRIu32 " (%.*s, %.*s) is not two texts as the vocabulary's tokens are",
+                        rank, STRV_ARG(pair->left), STRV_ARG(pair->right));
     const char *bytes = (const char *)joint;
     *ret = (struct tok_merge){
         .left = tok_key_find(&b->view, (struct strv){bytes, n_left}),
@@ -238,23 +321,29 @@ static enum iso_err merge_parse(struct builder *b, uint32_t rank, struct tok_mer
     };
     if (ret->left == TOK_NONE || ret->right == TOK_NONE || ret->merged == TOK_NONE)
         return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
-                        "merge %" PRIu32 " (%.*s) needs a token that is not in the vocabulary as normal text",
-                        rank, STRV_ARG(text));
+                        "merge %" PRIu32
+                        " (%.*s, %.*s) needs a token that is not in the vocabulary as normal text",
+                        rank, STRV_ARG(pair->left), STRV_ARG(pair->right));
     return ISO_OK;
 }
 
 static enum iso_err write_merges(struct builder *b)
 {
-    for (uint32_t rank = 0; rank < b->src->n_merges; rank++) {
+    for (uint32_t rank = 0; rank < b->header->n_merges; rank++) {
         struct tok_merge m;
-        enum iso_err err = merge_parse(b, rank, &m);
-        if (err)
-            return err;
+        if (b->ranked) {
+            m = b->ranked[rank].merge;
+        } else {
+            enum iso_err err = merge_parse(b, rank, &m);
+            if (err)
+                return err;
+        }
         uint32_t other = tok_merge_find(&b->view, m.left, m.right);
         if (other != TOK_NONE)
             return iso_fail(b->reterr, ISO_E_FORMAT, 0, "merges",
-                            "merges %" PRIu32 " and %" PRIu32 " are the same (%.*s)", other, rank,
-                            STRV_ARG(b->src->merges[rank]));
+                            "merges %" PRIu32 " and %" PRIu32 " are the same (tokens %" PRIu32 " and %" PRIu32
+                            ")",
+                            other, rank, m.left, m.right);
         b->merges[rank] = m;
         slot_put(b->merge_slots, b->view.merge_mask, tok_pair_hash(m.left, m.right), rank);
     }
@@ -262,11 +351,12 @@ static enum iso_err write_merges(struct builder *b)
 }
 
 // Everything behind the header, into zeroed memory at `base`.
-static enum iso_err write_sections(const struct tok_source *src, uint8_t *base, const struct tok_layout *l,
-                                   struct iso_errinfo *reterr)
+static enum iso_err write_sections(const struct tok_source *src, const struct ranked *ranked, uint8_t *base,
+                                   const struct tok_layout *l, struct iso_errinfo *reterr)
 {
     struct builder b = {
         .src = src,
+        .ranked = ranked,
         .header = (struct tok_blob_header *)base,
         .view = tok_view_make(base, l),
         .starts = (uint32_t *)(base + l->starts),
@@ -287,13 +377,17 @@ static enum iso_err write_sections(const struct tok_source *src, uint8_t *base, 
     if (!err)
         err = write_keys(&b, TOK_TYPE_USER_DEFINED);
     if (!err)
+        err = write_bytes(&b);
+    if (!err)
         err = write_specials(&b);
     if (!err)
         err = write_merges(&b);
     return err;
 }
 
-enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
+// Appends a block with the source's merges, or with n_ranked others.
+static enum iso_err build(const struct tok_source *src, const struct ranked *ranked, uint32_t n_ranked,
+                          struct buf *out, struct iso_errinfo *reterr)
 {
     struct tok_blob_header h = {.magic = TOK_BLOB_MAGIC, .version = TOK_BLOB_VERSION};
     enum pretok_kind kind;
@@ -304,8 +398,10 @@ enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso
         err = count(src, &h, reterr);
     if (err)
         return err;
+    h.n_merges = ranked ? n_ranked : src->n_merges;
     h.pretok = kind;
-    h.flags = (src->add_bos ? TOK_FLAG_ADD_BOS : 0) | (src->add_eos ? TOK_FLAG_ADD_EOS : 0);
+    h.flags = (src->add_bos ? TOK_FLAG_ADD_BOS : 0) | (src->add_eos ? TOK_FLAG_ADD_EOS : 0) |
+              (uint32_t)src->prefix << TOK_PREFIX_SHIFT;
     memcpy(h.roles, src->roles, sizeof h.roles);
 
     struct tok_layout layout;
@@ -320,11 +416,77 @@ enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso
                         layout.end);
     ASSERT((uintptr_t)base % TOK_BLOB_ALIGN == 0);
     memcpy(base, &h, sizeof h);
-    err = write_sections(src, base, &layout, reterr);
+    err = write_sections(src, ranked, base, &layout, reterr);
     struct tok_view view;
     if (!err)
         err = tok_blob_check(base, layout.end, &view, reterr); // also bounds the tables' probes
     if (err)
         out->len = before;
     return err;
+}
+
+// Best score first; of equals the token that comes first, then the pair that does.
+static int compare_ranked(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    if (x->merge.merged != y->merge.merged)
+        return x->merge.merged < y->merge.merged ? -1 : 1;
+    if (x->merge.left != y->merge.left)
+        return x->merge.left < y->merge.left ? -1 : 1;
+    return (x->merge.right > y->merge.right) - (x->merge.right < y->merge.right);
+}
+
+// Every way to make a token of two others, into *out as struct ranked, in order.
+static enum iso_err rank_merges(const struct tok_source *src, const struct tok_view *v, struct buf *out,
+                                struct iso_errinfo *reterr)
+{
+    for (uint32_t id = 0; id < src->n_tokens; id++) {
+        struct strv bytes = tok_bytes(v, id);
+        if (tok_type(v, id) != TOK_TYPE_NORMAL)
+            continue;
+        if (src->scores[id] != src->scores[id])
+            return iso_fail(reterr, ISO_E_FORMAT, 0, "scores",
+                            "the score of token %" PRIu32 " is not a number", id);
+        for (size_t cut = 1; cut < bytes.len; cut++) {
+            struct ranked r = {.score = src->scores[id], .merge = {.merged = id}};
+            r.merge.left = tok_key_find(v, (struct strv){bytes.ptr, cut});
+            r.merge.right = tok_key_find(v, (struct strv){bytes.ptr + cut, bytes.len - cut});
+            if (r.merge.left == TOK_NONE || r.merge.right == TOK_NONE)
+                continue;
+            if (out->len / sizeof r == TOK_MERGES_MAX || buf_append(out, &r, sizeof r))
+                return iso_fail(reterr, ISO_E_LIMIT, 0, "scores",
+                                "the vocabulary's tokens make more than %u merges", TOK_MERGES_MAX);
+        }
+    }
+    if (out->len > 0)
+        qsort(out->ptr, out->len / sizeof(struct ranked), sizeof(struct ranked), compare_ranked);
+    return ISO_OK;
+}
+
+// The vocabulary without merges first, to look tokens up in.
+static enum iso_err build_by_scores(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
+{
+    static const struct ranked NONE;
+    struct buf plain, ranked;
+    buf_init(&plain, out->max);
+    buf_init(&ranked, TOK_MERGES_MAX * sizeof(struct ranked));
+    enum iso_err err = build(src, &NONE, 0, &plain, reterr);
+    struct tok_view view;
+    if (!err)
+        err = tok_blob_check(plain.ptr, plain.len, &view, reterr);
+    if (!err)
+        err = rank_merges(src, &view, &ranked, reterr);
+    if (!err)
+        err = build(src, ranked.len ? (const struct ranked *)ranked.ptr : &NONE,
+                    (uint32_t)(ranked.len / sizeof(struct ranked)), out, reterr);
+    buf_deinit(&plain);
+    buf_deinit(&ranked);
+    return err;
+}
+
+enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
+{
+    return src->scores ? build_by_scores(src, out, reterr) : build(src, NULL, 0, out, reterr);
 }

@@ -65,7 +65,8 @@ static void run_rmsnorm(const struct exec *e, const struct plan_op *op, uint32_t
                           .y = value_at(e, op->out),
                           .x_stride = stride_of(e, op->in[0]),
                           .y_stride = stride_of(e, op->out),
-                          .cols = op->out.cols,
+                          .heads = op->out.cols / op->in[1].cols,
+                          .cols = op->in[1].cols,
                           .epsilon = op->scale};
     e->u->kernels->rmsnorm(&a, begin, end);
 }
@@ -80,7 +81,7 @@ static void run_quantize(const struct exec *e, const struct plan_op *op, uint32_
     e->u->kernels->quantize(&a, begin, end);
 }
 
-// add, silu_mul.
+// add, silu_mul, gelu_mul.
 static void run_rows(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     const struct kernels *k = e->u->kernels;
@@ -96,7 +97,7 @@ static void run_rows(const struct exec *e, const struct plan_op *op, uint32_t be
     if (op->code == PLAN_OP_ADD)
         k->add(&a, begin, end);
     else
-        k->silu_mul(&a, begin, end);
+        (op->code == PLAN_OP_SILU_MUL ? k->silu_mul : k->gelu_mul)(&a, begin, end);
 }
 
 static void run_embed(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
@@ -107,7 +108,8 @@ static void run_embed(const struct exec *e, const struct plan_op *op, uint32_t b
                            .ids = e->u->batch.ids,
                            .y = value_at(e, op->out),
                            .y_stride = stride_of(e, op->out),
-                           .cols = w->cols};
+                           .cols = w->cols,
+                           .scale = op->scale};
     e->u->kernels->embed(&a, begin, end);
 }
 
@@ -147,6 +149,7 @@ static void run_attention(const struct exec *e, const struct plan_op *op, uint32
                                .layout = plan_kv_layout(h),
                                .layer = op->layer,
                                .heads = h->model.heads,
+                               .window = op->window,
                                .scale = op->scale,
                                .n_rows = e->batch_rows,
                                .rows = e->u->batch.refs};
@@ -177,6 +180,7 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t begi
         break;
     case PLAN_OP_ADD:
     case PLAN_OP_SILU_MUL:
+    case PLAN_OP_GELU_MUL:
         run_rows(e, op, begin, end);
         break;
     case PLAN_OP_MATMUL:
@@ -254,6 +258,7 @@ static bool is_by_row(const struct plan_op *op)
     case PLAN_OP_QUANTIZE:
     case PLAN_OP_ADD:
     case PLAN_OP_SILU_MUL:
+    case PLAN_OP_GELU_MUL:
     case PLAN_OP_ROPE:
     case PLAN_OP_KV_STORE:
         return true;

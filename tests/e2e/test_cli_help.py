@@ -7,6 +7,8 @@ import shlex
 import pytest
 
 import cli
+import make_hf
+import make_tiny
 from cli import COMMANDS, OK, ROOT, USAGE, iso, misused, ok
 
 SOURCE = ROOT / "src" / "cli"
@@ -175,8 +177,10 @@ def test_page_has_the_exit_codes():
 
 
 def test_pages_examples_work(models, tmp_path):
-    """Every line of the page's shell blocks, in order, in one folder with a model.gguf."""
+    """Every line of the page's shell blocks, in order, in one folder with a model.gguf and a folder model/."""
     (tmp_path / "model.gguf").write_bytes(models.llama.read_bytes())
+    make_tiny.make(tmp_path / "float.gguf", type="F16")
+    make_hf.make(tmp_path / "float.gguf", tmp_path / "model")
     parts, _ = sections()
     for command in COMMANDS:
         lines = [line for block in re.findall(r"^```sh\n(.*?)^```", parts[command], re.S | re.M)
@@ -214,9 +218,15 @@ def test_page_names_every_json_member(models, plan, tmp_path):
     documented = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", parts["inspect"].split("### A plan")[1], re.M))
     assert documented == set(members(document))
     document = ok("inspect", models.llama, "--json").json
-    part = parts["inspect"].split("### A GGUF file")[1].split("### A plan")[0]
+    part = parts["inspect"].split("### A GGUF file")[1].split("### A Hugging Face folder")[0]
     documented = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", part, re.M))
     assert documented == set(members(dict(document, metadata={})))
+    make_tiny.make(tmp_path / "m.gguf", type="F16")
+    make_hf.make(tmp_path / "m.gguf", tmp_path / "model")
+    document = ok("inspect", tmp_path / "model", "--json").json
+    part = parts["inspect"].split("### A Hugging Face folder")[1].split("### A plan")[0]
+    documented = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", part, re.M))
+    assert documented == set(members(dict(document, config={})))
     error = iso("inspect", tmp_path / "none", "--json")
     assert set(members(json.loads(error.out))) == set(re.findall(r"^\| `(error[a-z_.]*)` \|", text, re.M))
 

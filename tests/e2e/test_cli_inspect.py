@@ -11,7 +11,7 @@ import gguf_io
 import make_tiny
 from cli import iso, ok, refused
 
-OPS = {"embed", "rmsnorm", "quantize", "matmul", "rope", "kv_store", "attention", "add", "silu_mul", "gather"}
+OPS = {"embed", "rmsnorm", "quantize", "matmul", "rope", "kv_store", "attention", "add", "silu_mul", "gelu_mul", "gather"}
 SECTIONS = ["tensors", "operations", "tokenizer", "template", "weights"]
 A8_GROUP_BYTES = 48  # of 32 activations
 

@@ -170,8 +170,8 @@ CHECKED_MATMUL(IQ4_XS)
 
 static void rmsnorm(const struct norm_args *a, uint32_t begin, uint32_t end)
 {
-    uint64_t bytes = a->cols * sizeof(float);
-    expect_weights(a->gain, bytes);
+    uint64_t gain_bytes = a->cols * sizeof(float), bytes = a->heads * gain_bytes;
+    expect_weights(a->gain, gain_bytes);
     expect_rows(a->x, a->x_stride, bytes, end);
     expect_rows(a->y, a->y_stride, bytes, end);
     kernels_best()->rmsnorm(a, begin, end);
@@ -203,6 +203,12 @@ static void silu_mul(const struct rows_args *a, uint32_t begin, uint32_t end)
 {
     expect_three(a, end);
     kernels_best()->silu_mul(a, begin, end);
+}
+
+static void gelu_mul(const struct rows_args *a, uint32_t begin, uint32_t end)
+{
+    expect_three(a, end);
+    kernels_best()->gelu_mul(a, begin, end);
 }
 
 static void rope(const struct rope_args *a, uint32_t begin, uint32_t end)
@@ -277,6 +283,7 @@ static struct kernels checked_kernels(void)
     k.quantize = quantize;
     k.add = add;
     k.silu_mul = silu_mul;
+    k.gelu_mul = gelu_mul;
     k.rope = rope;
     k.kv_store = kv_store;
     k.attention = attention;

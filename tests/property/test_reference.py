@@ -33,6 +33,9 @@ import reference  # noqa: E402
 BUILD = os.environ.get("ISO_BUILD", os.path.join(ROOT, "build"))
 MODEL = os.path.expanduser(
     os.environ.get("ISO_MODEL", "~/.cache/isochron/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+GEMMA = os.path.expanduser(os.environ.get("ISO_GEMMA", "~/.cache/isochron/models/gemma-3-270m-q4_k_m.gguf"))
+GEMMA_BOS = 2
+GEMMA_TOKENS = 640  # past the window of 512
 # The committed ids and vectors belong to this file.
 DEMO_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FLOAT_TYPES = reference.FLOAT_TYPES
@@ -193,8 +196,15 @@ def tiny_ids(count, vocab=331):
     return [int(w % vocab) for w in make_tiny.words("ids", count)]
 
 
-TINY = [(arch, t, "f16", {}) for arch in make_tiny.PRE for t in [*gguf_io.TYPES, *make_tiny.MIXED]]
-TINY += [(arch, t, "q8", {}) for arch in make_tiny.PRE for t in ("F32", "Q4_0", "Q8_0")]
+FIRST = ("llama", "qwen2")
+GEMMA_SHAPE = dict(layers=7, window=24)  # a global layer among local ones, a window shorter than the sequence
+TINY = [(arch, t, "f16", {}) for arch in FIRST for t in [*gguf_io.TYPES, *make_tiny.MIXED]]
+TINY += [(arch, t, "q8", {}) for arch in FIRST for t in ("F32", "Q4_0", "Q8_0")]
+TINY += [("qwen3", t, kv, dict(head_dim=32)) for t, kv in (("F32", "f16"), ("Q4_0", "f16"), ("Q8_0", "q8"))]
+TINY += [("gemma3", t, kv, GEMMA_SHAPE) for t, kv in (("F32", "f16"), ("BF16", "f16"), ("Q4_0", "f16"), ("Q8_0", "q8"))]
+TINY += [("llama", "F32", "f16", dict(scaling=s)) for s in (
+    dict(type="linear", factor=4.0), dict(type="yarn", factor=4.0, original=64),
+    dict(type="llama3", factor=8.0, low=1.0, high=4.0, original=128))]
 TINY += [
     ("llama", "Q4_1", "f16", dict(tied=False, bias=True)),
     ("qwen2", "Q8_0", "f16", dict(tied=True, bias=False)),
@@ -223,9 +233,10 @@ def test_tiny_model(tmp_path, arch, type_name, kv, changes):
     print(f"rms {rms:.1e}, largest gap {gap:.1e}; emulated definition: {share:.0%} of rows equal, best row "
           f"{from_emulated.min():.0e}")
     rms_max, gap_max = TINY_LIMITS[f"{'float' if type_name in FLOAT_TYPES else 'block'} {kv}"]
-    assert rms <= rms_max
-    assert gap <= gap_max
-    assert share >= EMULATED_SHARE_MIN
+    deeper = 1.5 if changes.get("layers", 2) > 5 else 1  # every layer adds its rounding
+    assert rms <= rms_max * deeper
+    assert gap <= gap_max * deeper
+    assert share >= EMULATED_SHARE_MIN / (4 if deeper > 1 else 1)
 
 
 class Summary:
@@ -304,6 +315,22 @@ def test_demo_model(demo, tmp_path, text):
     assert abs(ours.perplexity / plain.perplexity - 1) <= perplexity_tolerance
     assert rms <= RMS_RATIO_MAX * expected
     assert same.mean() >= top1_min
+
+
+@pytest.mark.skipif(not os.path.exists(GEMMA), reason=f"no Gemma 3 at {GEMMA}; scripts/fetch-model gemma3 fetches it")
+def test_gemma(tmp_path):
+    """Gemma 3 as found: Q4_K_M, which is Q5_0, Q8_0, Q4_K and Q6_K by tensor."""
+    ids = [GEMMA_BOS, *reference.read_ids(os.path.join(ROOT, "tests", "data", "real_text.gemma3.ids"))][: GEMMA_TOKENS + 1]
+    ids, following = ids[:-1], ids[1:]
+    plain = reference_summary(GEMMA, ids, following, None)
+    ours = Summary(isochron_logits(GEMMA, ids, tmp_path, "--max-seq-len", "1024"), following)
+    same = ours.top_ids[:, 0] == plain.top_ids[:, 0]
+    clear = plain.top_logits[:, 0] - plain.top_logits[:, 1] > CLEAR_GAP
+    print(f"Gemma 3: top-1 agreement {same.mean():.2%}, {same[clear].mean():.2%} where it is clear; perplexity "
+          f"{ours.perplexity:.4f} against {plain.perplexity:.4f}")
+    assert abs(ours.perplexity / plain.perplexity - 1) <= 0.01
+    assert same.mean() >= 0.95
+    assert same[clear].mean() >= 0.98
 
 
 def test_demo_model_as_f32(demo, tmp_path):

@@ -88,7 +88,7 @@ def vocabulary_file(pre, tmp, all_bytes, added=True):
     out += struct.pack("<I", len(merges))
     for merge in merges:
         text(merge)
-    out += struct.pack("<7I", 1, 2, NONE, 2, 0, 0, 0)
+    out += struct.pack("<9I", 1, 2, NONE, 2, 0, 0, 0, 0, 0)
     path = pathlib.Path(tmp) / f"{pre}-{all_bytes}-{added}.vocabulary"
     path.write_bytes(out)
     return path

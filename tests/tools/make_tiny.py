@@ -29,7 +29,7 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'"
     " + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-PRE = {"llama": "smollm", "qwen2": "qwen2"}
+PRE = {"llama": "smollm", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3": "smollm"}
 FILE_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32, "mixed": 7,
              "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "k-mixed": 15}
 MIXED = {"mixed": ["Q4_0", "Q5_1", "F16", "Q8_0", "Q4_1", "BF16", "Q5_0", "F32"],
@@ -39,7 +39,7 @@ SUPER_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "k-mixed"]
 SUPER = dict(hidden=256, ffn=512)  # changes to the tiny shape that types with blocks of 256 need
 
 TINY = dict(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=0, ffn=160, vocab=331, context=512, tied=None,
-            bias=None, rope_base=10000.0, eps=1e-5)
+            bias=None, rope_base=10000.0, eps=1e-5, window=0, scaling=None)
 SHAPES = {
     "tiny": dict(TINY, arch="llama"),
     "smollm2-135m": dict(arch="llama", hidden=576, layers=30, heads=9, kv_heads=3, head_dim=0, ffn=1536,
@@ -191,6 +191,13 @@ def metadata(name, c):
         (f"{a}.attention.layer_norm_rms_epsilon", "f32", c["eps"]),
         (f"{a}.rope.freq_base", "f32", c["rope_base"]),
     ]
+    if c.get("window"):
+        meta.append((f"{a}.attention.sliding_window", "u32", c["window"]))
+    if c.get("scaling") and c["scaling"]["type"] != "llama3":
+        meta += [(f"{a}.rope.scaling.type", "str", c["scaling"]["type"]),
+                 (f"{a}.rope.scaling.factor", "f32", c["scaling"]["factor"])]
+        if "original" in c["scaling"]:
+            meta.append((f"{a}.rope.scaling.original_context_length", "u32", c["scaling"]["original"]))
     if c["head_dim"] * c["heads"] != c["hidden"]:
         meta += [(f"{a}.attention.key_length", "u32", c["head_dim"]),
                  (f"{a}.attention.value_length", "u32", c["head_dim"])]
@@ -208,6 +215,15 @@ def metadata(name, c):
         ("tokenizer.ggml.add_bos_token", "bool", False),
         ("tokenizer.chat_template", "str", CHATML),
     ]
+
+
+def llama3_factors(c):
+    """What llama3's scaling divides each frequency by, as converters write it: float32."""
+    s, half = c["scaling"], c["head_dim"] // 2
+    turns = s["original"] * c["rope_base"] ** (-np.arange(half) / half) / (2 * np.pi)
+    smooth = (turns - s["low"]) / (s["high"] - s["low"])
+    middle = 1 / ((1 - smooth) / s["factor"] + smooth)
+    return np.where(turns > s["high"], 1, np.where(turns < s["low"], s["factor"], middle)).astype("<f4")
 
 
 def tensor_list(c, seed):
@@ -233,12 +249,21 @@ def tensor_list(c, seed):
 
     matrix("token_embd.weight", c["vocab"], h, 1)
     vector("output_norm.weight", h, 1, 0.25)
+    if (c.get("scaling") or {}).get("type") == "llama3":
+        factors = llama3_factors(c)
+        out.append(("rope_freqs.weight", "F32", [len(factors)], lambda: factors.view(np.uint8)))
     if not c["tied"]:
         matrix("output.weight", c["vocab"], h, 1)
     for layer in range(c["layers"]):
         p = f"blk.{layer}."
         vector(p + "attn_norm.weight", h, 1, 0.25)
         vector(p + "ffn_norm.weight", h, 1, 0.25)
+        if c["arch"] == "gemma3":
+            vector(p + "post_attention_norm.weight", h, 1, 0.25)
+            vector(p + "post_ffw_norm.weight", h, 1, 0.25)
+        if c["arch"] in ("qwen3", "gemma3"):
+            vector(p + "attn_q_norm.weight", c["head_dim"], 1.5, 0.25)
+            vector(p + "attn_k_norm.weight", c["head_dim"], 1.5, 0.25)
         for part, rows, gain in (("q", q, 1.5), ("k", kv, 1.5), ("v", kv, 1)):
             matrix(p + f"attn_{part}.weight", rows, h, gain)
             if c["bias"]:
@@ -253,9 +278,11 @@ def tensor_list(c, seed):
 def make(path, shape="tiny", type="Q4_0", seed=1, version=3, alignment=gguf_io.DEFAULT_ALIGNMENT, **changes):
     """Writes the model; `changes` override the shape's fields. tied and bias default by architecture."""
     c = dict(SHAPES[shape], type=type) | {k: v for k, v in changes.items() if v is not None}
-    c["tied"] = c["arch"] == "llama" if c["tied"] is None else c["tied"]
+    c["tied"] = c["arch"] in ("llama", "gemma3") if c["tied"] is None else c["tied"]
     c["bias"] = c["arch"] == "qwen2" if c["bias"] is None else c["bias"]
     c["head_dim"] = c["head_dim"] or c["hidden"] // c["heads"]
+    if c["arch"] == "gemma3":
+        c["window"] = c.get("window") or 32
     meta = metadata(f"{shape} {c['arch']} {type} random", c)
     gguf_io.write(path, meta, tensor_list(c, seed), version, alignment)
 
@@ -276,6 +303,8 @@ def main():
     p.add_argument("--tied", action=argparse.BooleanOptionalAction, help="default: llama yes, qwen2 no")
     p.add_argument("--bias", action=argparse.BooleanOptionalAction, help="default: llama no, qwen2 yes")
     a = vars(p.parse_args())
+    if a["shape"] == "tiny" and a["type"] in SUPER_TYPES:  # the tiny shape is too narrow for blocks of 256
+        a |= {k: v for k, v in SUPER.items() if a[k] is None}
     make(a.pop("out"), **a)
 
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""The llama family in float64 numpy: what Isochron's logits are compared with.
+"""The supported families in float64 numpy: what Isochron's logits are compared with.
 
     x = embedding[ids]
     per layer:  x += Wo · attention(rope(Wq·n + bq), rope(Wk·n + bk), Wv·n + bv),  n = rmsnorm(x)
                 x += Wdown · (silu(Wgate·n) * (Wup·n)),                            n = rmsnorm(x)
     logits = Wout · rmsnorm(x)          (Wout is the embedding where the file has no output.weight)
+
+qwen3 and gemma3 normalize each head of q and k before rope. gemma3 scales the embedding by sqrt(hidden), gates by GELU
+(tanh), normalizes what attention and the gate give before it is added, and in five layers of six sees only the last
+keys, with a rope base of their own.
 
 It reads the same GGUF as the engine, through gguf_io.py, and shares no code with it. Weights are the exact
 dequantized values; every operation after that is float64, so its own error (about 1e-12) is nothing beside that
@@ -30,10 +34,44 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gguf_io  # noqa: E402
 
-ARCHITECTURES = ("llama", "qwen2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
+GLOBAL_EVERY = 6       # gemma3: layers 5, 11, ... see all keys
 ROWS_PER_PIECE = 8192  # of the output matrix at a time: bounds the float64 copy
 GROUP = 32             # activations per 8-bit scale (emulation)
 FLOAT_TYPES = ("F32", "F16", "BF16")
+
+
+class Angles:
+    """Frequencies of the pairs of a rotary embedding, and what cosines and sines are multiplied by."""
+
+    def __init__(self, frequencies, factor=1.0):
+        self.frequencies, self.factor = frequencies, factor
+
+    @classmethod
+    def of_file(cls, get, tensors, dim):
+        f = float(get("rope.freq_base", 10000.0)) ** (-np.arange(dim // 2) * 2 / dim)
+        kind = get("rope.scaling.type", "none")
+        if kind == "none":
+            divisors = tensors["rope_freqs.weight"].f32().astype(np.float64) if "rope_freqs.weight" in tensors else 1
+            return cls(f / divisors)
+        scale = get("rope.scaling.factor")
+        if kind == "linear":
+            return cls(f / scale)
+        if kind != "yarn":
+            raise ValueError(f"RoPE scaling {kind} is not supported")
+        base, original = get("rope.freq_base", 10000.0), get("rope.scaling.original_context_length")
+
+        def pair(rotations):
+            return dim * np.log(original / (rotations * 2 * np.pi)) / (2 * np.log(base))
+
+        low = max(np.floor(pair(get("rope.scaling.yarn_beta_fast", 32.0))), 0)
+        high = min(np.ceil(pair(get("rope.scaling.yarn_beta_slow", 1.0))), dim - 1)
+        ramp = np.clip((np.arange(dim // 2) - low) / max(high - low, 0.001), 0, 1)
+        return cls(f / scale * ramp + f * (1 - ramp), 0.1 * np.log(scale) + 1)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 class Model:
@@ -62,13 +100,23 @@ class Model:
         self.rope_base = get("rope.freq_base", 10000.0)
         self.eps = get("attention.layer_norm_rms_epsilon")
         self.vocab = self.tensors["token_embd.weight"].shape[0]
-        if get("rope.scaling.type", "none") != "none" or "rope_freqs.weight" in self.tensors:
-            raise ValueError("scaled RoPE is not supported")
+        self.gemma = self.arch == "gemma3"
+        self.window = get("attention.sliding_window", 0)
+        if self.window and not self.gemma:
+            raise ValueError("a sliding window is supported for gemma3")
+        self.score_scale = 1 / np.sqrt(self.head_dim)
+        self.angles = [Angles.of_file(get, self.tensors, self.rope_dim)] * self.layers
+        if self.gemma:
+            local = Angles(float(get("rope.freq_base_swa", 10000.0)) ** (-np.arange(self.rope_dim // 2) * 2 / self.rope_dim))
+            self.angles = [a if self.is_global(i) else local for i, a in enumerate(self.angles)]
         if get("attention.value_length", self.head_dim) != self.head_dim:
             raise ValueError("keys and values of different length are not supported")
         self.emulate = emulate
         self._kept = {} if keep_weights else None
         self.reset()
+
+    def is_global(self, layer):
+        return not self.gemma or (layer + 1) % GLOBAL_EVERY == 0
 
     def reset(self):
         """Forgets the sequence."""
@@ -96,15 +144,15 @@ class Model:
         scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps)
         return x * scale * self.weight(name + ".weight")
 
-    def rope(self, x, first):
+    def rope(self, x, first, angles):
         """Rotates x [t][heads][head_dim], whose first row is position `first`.
 
-        Pair i turns by position * base^(-2i / rope_dim). llama's files pair neighbours (2i, 2i + 1), since their
+        Pair i turns by position * frequency i. llama's files pair neighbours (2i, 2i + 1), since their
         q and k rows were permuted so; qwen2's pair the halves (i, i + rope_dim / 2).
         """
         n = self.rope_dim // 2
-        angle = np.arange(first, first + len(x))[:, None] * float(self.rope_base) ** (-np.arange(n) / n)
-        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        angle = np.arange(first, first + len(x))[:, None] * angles.frequencies
+        cos, sin = np.cos(angle)[:, None, :] * angles.factor, np.sin(angle)[:, None, :] * angles.factor
         if self.arch == "llama":
             a, b = slice(0, 2 * n, 2), slice(1, 2 * n, 2)
         else:
@@ -118,16 +166,22 @@ class Model:
         """Causal grouped-query attention of the rows n over all rows so far; returns [t][heads * head_dim]."""
         p = f"blk.{layer}.attn_"
         t, first = len(n), len(self.keys[layer])
-        q = self.rope(self.linear(n, p + "q").reshape(t, self.heads, self.head_dim), first)
-        k = self.rope(self.linear(n, p + "k").reshape(t, self.kv_heads, self.head_dim), first)
+        q = self.linear(n, p + "q").reshape(t, self.heads, self.head_dim)
+        k = self.linear(n, p + "k").reshape(t, self.kv_heads, self.head_dim)
+        if p + "q_norm.weight" in self.tensors:
+            q, k = self.norm(q, p + "q_norm"), self.norm(k, p + "k_norm")
+        q, k = (self.rope(x, first, self.angles[layer]) for x in (q, k))
         v = self.linear(n, p + "v").reshape(t, self.kv_heads, self.head_dim)
         k = self.keys[layer] = np.concatenate([self.keys[layer], self.store(k)])
         v = self.values[layer] = np.concatenate([self.values[layer], self.store(v)])
-        hidden = np.arange(len(k))[None, :] > np.arange(first, first + t)[:, None]
+        keys, rows = np.arange(len(k))[None, :], np.arange(first, first + t)[:, None]
+        hidden = keys > rows
+        if self.window and not self.is_global(layer):
+            hidden |= keys <= rows - self.window
         out = np.empty_like(q)
         for h in range(self.heads):
             g = h // (self.heads // self.kv_heads)
-            s = q[:, h] @ k[:, g].T / np.sqrt(self.head_dim)
+            s = q[:, h] @ k[:, g].T * self.score_scale
             s[hidden] = -np.inf
             s = np.exp(s - s.max(axis=1, keepdims=True))
             out[:, h] = (s @ v[:, g]) / s.sum(axis=1, keepdims=True)
@@ -143,12 +197,17 @@ class Model:
         """Appends ids to the sequence; returns the final, normalized hidden rows [t][hidden]."""
         embedding = self.tensors["token_embd.weight"]
         x = np.concatenate([embedding.f32(int(i), 1) for i in ids]).astype(np.float64)
+        if self.gemma:
+            x = x * np.sqrt(self.hidden)
         for layer in range(self.layers):
             p = f"blk.{layer}."
-            x = x + self.linear(self.attention(self.norm(x, p + "attn_norm"), layer), p + "attn_output")
+            y = self.linear(self.attention(self.norm(x, p + "attn_norm"), layer), p + "attn_output")
+            x = x + (self.norm(y, p + "post_attention_norm") if self.gemma else y)
             n = self.norm(x, p + "ffn_norm")
             gate = self.linear(n, p + "ffn_gate")
-            x = x + self.linear(gate / (1 + np.exp(-gate)) * self.linear(n, p + "ffn_up"), p + "ffn_down")
+            act = gelu(gate) if self.gemma else gate / (1 + np.exp(-gate))
+            y = self.linear(act * self.linear(n, p + "ffn_up"), p + "ffn_down")
+            x = x + (self.norm(y, p + "post_ffw_norm") if self.gemma else y)
         return self.norm(x, "output_norm")
 
     def logits(self, rows):
@@ -210,7 +269,7 @@ def read_ids(path):
 
 
 def main():
-    p = argparse.ArgumentParser(description="float64 reference of the llama family")
+    p = argparse.ArgumentParser(description="float64 reference of the supported families")
     p.add_argument("command", choices=("logits", "perplexity", "generate"))
     p.add_argument("model")
     p.add_argument("--tokens", required=True, help="file of decimal ids")

@@ -2,17 +2,23 @@
 //
 //   tool_tokenize VOCABULARY encode|decode < records > results
 //
+// VOCABULARY is a file as below, or a folder with a Hugging Face tokenizer.json and tokenizer_config.json.
 // All numbers are little-endian uint32_t but where said. The vocabulary file: length and bytes of the
 // pre-tokenizer's name; count of tokens, each type, length, bytes; count of merges, each length, bytes; five
-// ids (BOS, EOS, EOT, PAD, UNK); add_bos, add_eos.
+// ids (BOS, EOS, EOT, PAD, UNK); add_bos, add_eos; enum tok_prefix; whether scores follow, and those as f32, one for
+// each token.
 // encode: a record is mode (enum tok_mode), edges, length, bytes; its result count, ids, nanoseconds
 // (uint64). decode: a record is count, ids; its result length, bytes of the text.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "formats/folder.h"
+#include "model/hf.h"
 #include "text/detok.h"
 #include "text/tokenizer.h"
 
@@ -82,21 +88,55 @@ static void build(struct reader r, struct arena *a, struct buf *blob)
         tokens[i] = take_text(&r);
     }
     src.n_merges = take_u32(&r);
-    struct strv *merges = arena_array(a, src.n_merges, sizeof *merges);
+    struct tok_pair *merges = arena_array(a, src.n_merges, sizeof *merges);
     if (!merges)
         die("vocabulary too large");
     for (uint32_t i = 0; i < src.n_merges; i++)
-        merges[i] = take_text(&r);
+        if (!tok_pair_split(take_text(&r), &merges[i]))
+            die("a merge without a space");
     for (int i = 0; i < TOK_ROLE_COUNT; i++)
         src.roles[i] = take_u32(&r);
     src.add_bos = take_u32(&r) != 0;
     src.add_eos = take_u32(&r) != 0;
+    src.prefix = (enum tok_prefix)take_u32(&r);
+    if (take_u32(&r)) {
+        float *scores = arena_array(a, src.n_tokens, sizeof *scores);
+        if (!scores)
+            die("vocabulary too large");
+        memcpy(scores, take(&r, src.n_tokens * sizeof *scores), src.n_tokens * sizeof *scores);
+        src.scores = scores;
+    }
     src.tokens = tokens;
     src.types = types;
     src.merges = merges;
     struct iso_errinfo err;
     if (tok_build(&src, blob, &err))
         die(err.text);
+}
+
+static json_t *read_json(struct hf *hf, const char *name)
+{
+    json_t *json;
+    struct iso_errinfo e;
+    if (hf_read_json(hf, name, HF_TOKENIZER_BYTES_MAX, &json, &e))
+        die(e.text);
+    return json;
+}
+
+static void build_from_folder(const char *path, struct arena *a, struct buf *blob)
+{
+    struct hf hf = {0};
+    struct tok_source src;
+    struct iso_errinfo e;
+    if (folder_open(path, &hf.folder, &e))
+        die(e.text);
+    json_t *tokenizer = read_json(&hf, "tokenizer.json");
+    hf.tokenizer_config = read_json(&hf, "tokenizer_config.json");
+    if (hf_vocabulary(&hf, tokenizer, a, &src, &e) || tok_build(&src, blob, &e))
+        die(e.text);
+    json_decref(tokenizer);
+    json_decref(hf.tokenizer_config);
+    close(hf.folder);
 }
 
 static void encode(struct tokenizer *t, struct reader *r, uint32_t *ids)
@@ -140,9 +180,14 @@ int main(int argc, char **argv)
     struct buf blob, text;
     buf_init(&blob, FILE_BYTES_MAX);
     buf_init(&text, FILE_BYTES_MAX);
-    FILE *vocabulary = fopen(argv[1], "rb");
-    build(read_all(vocabulary, &a), &a, &blob);
-    fclose(vocabulary);
+    struct stat st;
+    if (stat(argv[1], &st) == 0 && S_ISDIR(st.st_mode)) {
+        build_from_folder(argv[1], &a, &blob);
+    } else {
+        FILE *vocabulary = fopen(argv[1], "rb");
+        build(read_all(vocabulary, &a), &a, &blob);
+        fclose(vocabulary);
+    }
 
     struct tokenizer *t;
     struct iso_errinfo err;

@@ -8,6 +8,7 @@
 struct kv_case {
     struct kv_layout layout;
     uint32_t layer, heads, tokens, n_blocks;
+    uint32_t window; // 0 after making
     uint64_t pool_bytes, kv_stride, q_stride;
     uint32_t *blocks;   // [n_blocks], a permutation
     struct kv_ref *ref; // [tokens], row i at position i
@@ -122,6 +123,7 @@ static inline struct attention_args case_attention_args(const struct kv_case *c,
                                    .layout = c->layout,
                                    .layer = c->layer,
                                    .heads = c->heads,
+                                   .window = c->window,
                                    .scale = 1.0f / sqrtf((float)c->layout.head_dim),
                                    .n_rows = n_rows,
                                    .rows = rows};
@@ -183,14 +185,20 @@ static inline void ref_attend_span(const struct kv_case *c, uint8_t *pool, const
     span->sum = ref_fold(lane);
 }
 
+static inline uint32_t case_first_key(const struct kv_case *c, uint32_t position)
+{
+    return c->window > 0 && c->window <= position ? position + 1 - c->window : 0;
+}
+
 static inline void ref_attend(const struct kv_case *c, uint8_t *pool, const float *q, float scale,
                               uint32_t kv_head, uint32_t position, float *y)
 {
     struct ref_span all, span;
-    for (uint32_t begin = 0; begin <= position; begin += KV_SPAN_TOKENS) {
-        uint32_t end = (uint32_t)num_min(begin + KV_SPAN_TOKENS, position + 1);
-        ref_attend_span(c, pool, q, scale, kv_head, begin, end, begin ? &span : &all);
-        if (begin == 0)
+    uint32_t first = case_first_key(c, position);
+    for (uint32_t begin = first, end; begin <= position; begin = end) {
+        end = (uint32_t)num_min(begin - begin % KV_SPAN_TOKENS + KV_SPAN_TOKENS, position + 1);
+        ref_attend_span(c, pool, q, scale, kv_head, begin, end, begin == first ? &all : &span);
+        if (begin == first)
             continue;
         float max = all.max > span.max ? all.max : span.max;
         float a = ref_exp(all.max - max), b = ref_exp(span.max - max);
@@ -211,7 +219,7 @@ static inline void exact_attend(const struct kv_case *c, uint8_t *pool, const fl
     uint32_t head_dim = c->layout.head_dim;
     double *s = case_alloc((position + 1) * sizeof *s), max = -(double)INFINITY, sum = 0;
     float stored;
-    for (uint32_t t = 0; t <= position; t++) {
+    for (uint32_t t = case_first_key(c, position); t <= position; t++) {
         s[t] = 0;
         for (uint32_t d = 0; d < head_dim; d++) {
             double code = (double)case_value(c, pool, t, false, kv_head, d, &stored);
@@ -221,7 +229,7 @@ static inline void exact_attend(const struct kv_case *c, uint8_t *pool, const fl
     }
     memset(y, 0, head_dim * sizeof *y);
     *ret_size = 0;
-    for (uint32_t t = 0; t <= position; t++) {
+    for (uint32_t t = case_first_key(c, position); t <= position; t++) {
         double p = exp(s[t] - max);
         sum += p;
         for (uint32_t d = 0; d < head_dim; d++) {

@@ -48,19 +48,19 @@ static inline struct bench_work bench_attention(const struct kernels *k, const s
                                2 * keys / 16 * kv->kv_heads * (double)kv_head_bytes(kv)};
 }
 
-enum { BENCH_RMSNORM, BENCH_QUANTIZE, BENCH_ADD, BENCH_SILU_MUL, BENCH_EMBED };
+enum { BENCH_RMSNORM, BENCH_QUANTIZE, BENCH_ADD, BENCH_SILU_MUL, BENCH_GELU_MUL, BENCH_EMBED };
 
 static inline struct bench_work bench_rows(const struct kernels *k, const struct bench_operands *o,
                                            uint32_t op)
 {
     uint64_t stride = BENCH_COLS * sizeof(float);
-    struct norm_args norm = {o->x, o->gain, o->y, stride, stride, BENCH_COLS, 1e-5f};
+    struct norm_args norm = {o->x, o->gain, o->y, stride, stride, 1, BENCH_COLS, 1e-5f};
     struct rows_args rows = {o->x, o->x, o->y, stride, stride, stride, BENCH_COLS};
     struct quantize_args quantize = {o->x, o->y, stride, BENCH_ROWS, BENCH_COLS};
     uint32_t ids[BENCH_ROWS];
     for (uint32_t i = 0; i < BENCH_ROWS; i++)
         ids[i] = i * 7 % BENCH_COLS;
-    struct embed_args embed = {o->matmul.w.panels, o->matmul.w.type, ids, o->y, stride, BENCH_COLS};
+    struct embed_args embed = {o->matmul.w.panels, o->matmul.w.type, ids, o->y, stride, BENCH_COLS, 1};
     if (op == BENCH_RMSNORM)
         k->rmsnorm(&norm, 0, BENCH_ROWS);
     else if (op == BENCH_QUANTIZE)
@@ -68,7 +68,7 @@ static inline struct bench_work bench_rows(const struct kernels *k, const struct
     else if (op == BENCH_EMBED)
         k->embed(&embed, 0, BENCH_ROWS);
     else
-        (op == BENCH_ADD ? k->add : k->silu_mul)(&rows, 0, BENCH_ROWS);
+        (op == BENCH_ADD ? k->add : op == BENCH_SILU_MUL ? k->silu_mul : k->gelu_mul)(&rows, 0, BENCH_ROWS);
     return (struct bench_work){0, (double)BENCH_ROWS * BENCH_COLS * sizeof(float)};
 }
 
@@ -148,6 +148,7 @@ static inline void bench_all(const char *word)
     bench_one("quantize", word, bench_rows, &o, BENCH_QUANTIZE);
     bench_one("add", word, bench_rows, &o, BENCH_ADD);
     bench_one("silu_mul", word, bench_rows, &o, BENCH_SILU_MUL);
+    bench_one("gelu_mul", word, bench_rows, &o, BENCH_GELU_MUL);
     bench_one("vocab_max", word, bench_vocab, &o, 0);
     bench_one("vocab_sum_exp", word, bench_vocab, &o, 1);
     free(o.x);

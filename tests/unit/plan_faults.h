@@ -151,7 +151,10 @@ static struct plan_ref whole(struct tiny_plan *p, uint32_t id)
     X(longer_angles,           p->h->limits.max_seq_len = 64,                       "tensors", "a place outside") \
     X(unknown_code,            EMBED->code = PLAN_CODE_COUNT,                       "operations", "operation 0 of the plan (?)") \
     X(layer_past_layers,       EMBED->layer = 2,                                    "operations", "(embed)") \
-    X(reserved_used,           EMBED->reserved = 1,                                 "operations", "(embed)") \
+    X(window_of_embed,         EMBED->window = 1,                                   "operations", "(embed)") \
+    X(embed_scale_0,           EMBED->scale = 0,                                    "operations", "(embed)") \
+    X(embed_scale_large,       EMBED->scale = 65537,                                "operations", "(embed)") \
+    X(embed_scale_nan,         EMBED->scale = NAN,                                  "operations", "(embed)") \
     X(embed_of_vector,         EMBED->in[0] = whole(p, id_of(p, PLAN_VECTOR)),      "operations", "(embed)") \
     X(embed_of_no_tensor,      EMBED->in[0].tensor = p->h->n_tensors,               "operations", "(embed)") \
     X(embed_of_none,           EMBED->in[0].tensor = PLAN_NONE,                     "operations", "(embed)") \
@@ -174,7 +177,7 @@ static struct plan_ref whole(struct tiny_plan *p, uint32_t id)
     X(norm_longer_gain,        NORM->in[1] = MATMUL->in[2],                         "operations", "(rmsnorm)") \
     X(norm_part_of_gain,       (NORM->in[1] = MATMUL->in[2], NORM->in[1].cols = 64),  "operations", "(rmsnorm)") \
     X(norm_gain_of_matrix,     NORM->in[1] = EMBED->in[0],                          "operations", "(rmsnorm)") \
-    X(norm_in_place,           NORM->out = NORM->in[0],                             "operations", "(rmsnorm)") \
+    X(norm_in_place,           NORM->out = NORM->in[0],                             "operations", "operation 2 of the plan (quantize)") \
     X(norm_to_weights,         NORM->out = NORM->in[1],                             "operations", "(rmsnorm)") \
     X(norm_to_logits,          NORM->out = GATHER->out,                             "operations", "(rmsnorm)") \
     X(norm_to_past_columns,    NORM->out.col = 16,                                    "operations", "(rmsnorm)") \

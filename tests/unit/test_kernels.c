@@ -49,8 +49,13 @@ static uint64_t golden_embed(const struct kernels *k, uint32_t type)
     struct weights w = weights_make(&r, (enum dtype)type, 33, cols, PROFILE_EXTREME);
     const uint32_t ids[3] = {0, 32, 17};
     float y[3 * COLS];
-    struct embed_args a = {
-        .w = w.panels, .dtype = w.type, .ids = ids, .y = y, .y_stride = cols * sizeof *y, .cols = cols};
+    struct embed_args a = {.w = w.panels,
+                           .dtype = w.type,
+                           .ids = ids,
+                           .y = y,
+                           .y_stride = cols * sizeof *y,
+                           .cols = cols,
+                           .scale = 1};
     k->embed(&a, 0, 3);
     weights_free(&w);
     return hash_floats(y, 3 * cols);
@@ -62,7 +67,8 @@ static uint64_t golden_rmsnorm(const struct kernels *k, uint32_t variant)
     float x[COLS], gain[COLS], y[COLS];
     rng_fill(&r, x, COLS, -12, 6);
     rng_fill(&r, gain, COLS, -3, 3);
-    struct norm_args a = {.x = x, .gain = gain, .y = y, .cols = COLS - 7 * variant, .epsilon = 1e-5f};
+    struct norm_args a = {
+        .x = x, .gain = gain, .y = y, .heads = 1, .cols = COLS - 7 * variant, .epsilon = 1e-5f};
     k->rmsnorm(&a, 0, 1);
     return hash_floats(y, a.cols);
 }
@@ -85,14 +91,14 @@ static uint64_t golden_quantize(const struct kernels *k, uint32_t variant)
     return hash64(codes, sizeof codes);
 }
 
-static uint64_t golden_two(const struct kernels *k, uint32_t silu)
+static uint64_t golden_two(const struct kernels *k, uint32_t which)
 {
-    struct rng r = rng_seeded(320 + silu);
+    struct rng r = rng_seeded(320 + which);
     float a[COLS], b[COLS], y[COLS];
     rng_fill(&r, a, COLS, -12, 7);
     rng_fill(&r, b, COLS, -12, 7);
     struct rows_args args = {.a = a, .b = b, .y = y, .cols = COLS - 3};
-    (silu ? k->silu_mul : k->add)(&args, 0, 1);
+    (which == 0 ? k->add : which == 1 ? k->silu_mul : k->gelu_mul)(&args, 0, 1);
     return hash_floats(y, COLS - 3);
 }
 
@@ -129,7 +135,7 @@ static uint64_t golden_kv_store(const struct kernels *k, uint32_t type)
     return hash;
 }
 
-static uint64_t golden_attention(const struct kernels *k, uint32_t type)
+static uint64_t hash_attention(const struct kernels *k, uint32_t type, uint32_t window)
 {
     static const uint32_t POSITIONS[] = {0, 16, 511, 512, 700, 1099};
     enum { ROWS = ARRAY_LEN(POSITIONS) };
@@ -140,12 +146,23 @@ static uint64_t golden_attention(const struct kernels *k, uint32_t type)
     for (uint32_t i = 0; i < ROWS; i++)
         ref[i] = c.ref[POSITIONS[i]];
     struct attention_args a = case_attention_args(&c, pool, ref, ROWS, c.q, y);
+    a.window = window;
     k->attention(&a, 0, ROWS * c.layout.kv_heads);
     uint64_t hash = hash_floats(y, ROWS * c.q_stride / 4);
     free(y);
     free(pool);
     kv_case_free(&c);
     return hash;
+}
+
+static uint64_t golden_attention(const struct kernels *k, uint32_t type)
+{
+    return hash_attention(k, type, 0);
+}
+
+static uint64_t golden_attention_window(const struct kernels *k, uint32_t type)
+{
+    return hash_attention(k, type, 600);
 }
 
 // The maximum, the sum, and every exp: over logits of a usual range, or all of exp's range.
@@ -209,12 +226,15 @@ static const struct golden GOLDEN[] = {
     {"quantize_tiny", golden_quantize, 1},
     {"add", golden_two, 0},
     {"silu_mul", golden_two, 1},
+    {"gelu_mul", golden_two, 2},
     {"rope_16", golden_rope, 16},
     {"rope_64", golden_rope, 64},
     {"kv_store_f16", golden_kv_store, KV_F16},
     {"kv_store_q8", golden_kv_store, KV_Q8},
     {"attention_f16", golden_attention, KV_F16},
     {"attention_q8", golden_attention, KV_Q8},
+    {"attention_f16_window", golden_attention_window, KV_F16},
+    {"attention_q8_window", golden_attention_window, KV_Q8},
     {"vocab", golden_vocab, 0},
     {"exp", golden_vocab, 1},
 };

@@ -136,6 +136,7 @@ static void test_attention_shapes(void **state)
         uint32_t heads = layout.kv_heads * PER[i / 7 % 4], positions[5] = {0, 15, 16, 17, 0};
         struct kv_case c = kv_case_make(&r, layout, heads, 40, i % 3 ? 1 : -2);
         positions[4] = rng_below(&r, 40);
+        c.window = i % 3 == 1 ? 1 + rng_below(&r, 45) : 0;
         for (uint64_t j = 0; i % 5 == 0 && j < 40 * c.kv_stride / 4; j++)
             c.v[j] = -0.0f; // the sum starts at +0
         check_attention(&r, &c, positions, 5);
@@ -155,6 +156,27 @@ static void test_attention_spans(void **state)
             check_attention(&r, &c, POSITIONS, ARRAY_LEN(POSITIONS));
             kv_case_free(&c);
         }
+    }
+}
+
+// Windows that begin and end inside of spans and at their edges; rows beside each other whose windows share all keys
+// but a few, and rows that share none.
+static void test_attention_windows(void **state)
+{
+    (void)state;
+    struct rng r = rng_seeded(26);
+    static const uint32_t WINDOWS[] = {1, 15, 16, 17, 511, 512, 513, 600, 1200},
+                          TOGETHER[] = {1020, 1021, 1022, 1023, 1024, 1025, 1026, 1027, 1028},
+                          APART[] = {3, 520, 40, 1100, 511, 512, 1599};
+    for (int type = 0; type < KV_TYPE_COUNT; type++) {
+        struct kv_layout layout = {.type = (enum kv_type)type, .layers = 1, .kv_heads = 2, .head_dim = 32};
+        struct kv_case c = kv_case_make(&r, layout, 6, 1600, 0);
+        for (size_t i = 0; i < ARRAY_LEN(WINDOWS); i++) {
+            c.window = WINDOWS[i];
+            check_attention(&r, &c, TOGETHER, ARRAY_LEN(TOGETHER));
+            check_attention(&r, &c, APART, ARRAY_LEN(APART));
+        }
+        kv_case_free(&c);
     }
 }
 
@@ -254,6 +276,7 @@ int main(void)
         cmocka_unit_test(test_store_rounds_to_f16),
         cmocka_unit_test(test_attention_shapes),
         cmocka_unit_test(test_attention_spans),
+        cmocka_unit_test(test_attention_windows),
         cmocka_unit_test(test_attention_sharp),
         cmocka_unit_test(test_garbage_does_not_show),
         cmocka_unit_test(test_nonfinite_shows),

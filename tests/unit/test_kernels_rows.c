@@ -40,12 +40,13 @@ static void plant(struct rng *r, struct rows *a, uint32_t rows, uint32_t cols)
 
 static const uint32_t COLS[] = {1, 2, 15, 16, 17, 31, 33, 64, 100, 576, 1000};
 
-// ---- rmsnorm, add, silu_mul: y[rows][cols] from one or two operands
+// ---- rmsnorm, add, silu_mul, gelu_mul: y[rows][cols] from one or two operands
 
-enum op { OP_RMSNORM, OP_ADD, OP_SILU_MUL, OP_COUNT };
+enum op { OP_RMSNORM, OP_ADD, OP_SILU_MUL, OP_GELU_MUL, OP_COUNT };
 
 struct row_case {
     uint32_t rows, cols;
+    uint32_t heads;      // of rmsnorm
     struct rows a, b, y; // b: gains in row 0 for rmsnorm
     float epsilon;
 };
@@ -58,7 +59,8 @@ static void run_op(const struct kernels *k, enum op op, const struct row_case *c
                              .y = c->y.x,
                              .x_stride = c->a.stride,
                              .y_stride = c->y.stride,
-                             .cols = c->cols,
+                             .heads = c->heads,
+                             .cols = c->cols / c->heads,
                              .epsilon = c->epsilon};
     struct rows_args args = {.a = c->a.x,
                              .b = c->b.x,
@@ -72,26 +74,39 @@ static void run_op(const struct kernels *k, enum op op, const struct row_case *c
     else if (op == OP_ADD)
         k->add(&args, begin, end);
     else
-        k->silu_mul(&args, begin, end);
+        (op == OP_SILU_MUL ? k->silu_mul : k->gelu_mul)(&args, begin, end);
 }
 
-static void ref_rmsnorm(const struct row_case *c, uint32_t row, float *y)
+static void ref_rmsnorm(const float *x, const float *gain, uint32_t cols, float epsilon, float *y)
 {
-    const float *x = at_row(&c->a, row), *gain = c->b.x;
     float lane[CASE_LANES] = {0};
     double exact = 0;
-    for (uint32_t i = 0; i < c->cols; i++) {
+    for (uint32_t i = 0; i < cols; i++) {
         lane[i % CASE_LANES] = fmaf(x[i], x[i], lane[i % CASE_LANES]);
         exact += (double)x[i] * x[i];
     }
-    float mean = ref_fold(lane) / (float)c->cols;
-    float r = isfinite(mean) ? 1.0f / sqrtf(mean + c->epsilon) : NAN;
-    double exact_r = 1 / sqrt(exact / c->cols + (double)c->epsilon);
-    for (uint32_t i = 0; i < c->cols; i++) {
+    float mean = ref_fold(lane) / (float)cols;
+    float r = isfinite(mean) ? 1.0f / sqrtf(mean + epsilon) : NAN;
+    double exact_r = 1 / sqrt(exact / cols + (double)epsilon);
+    for (uint32_t i = 0; i < cols; i++) {
         y[i] = (x[i] * r) * gain[i];
         double want = (double)x[i] * exact_r * gain[i];
         if (isfinite(y[i]) && fabs(want) > 0x1p-120)
-            assert_true(is_near("rmsnorm", (double)y[i], want, fabs(want) * (c->cols / 32 + 12) * 0x1p-24));
+            assert_true(is_near("rmsnorm", (double)y[i], want, fabs(want) * (cols / 32 + 12) * 0x1p-24));
+    }
+}
+
+static void ref_gelu_mul(const float *a, const float *b, uint32_t n, float *y)
+{
+    const double root = sqrt(2 / 3.14159265358979323846);
+    for (uint32_t i = 0; i < n; i++) {
+        float z = a[i] * fmaf(a[i] * a[i], 0x1.2444f2p-4f, 0x1.988454p+0f);
+        y[i] = (a[i] / (1.0f + ref_exp(-z))) * b[i];
+        double x = (double)a[i], u = root * (x + 0.044715 * x * x * x);
+        double want = 0.5 * x * (1 + tanh(u)) * b[i];
+        if (isfinite(y[i]) && fabs(want) > 0x1p-120 && u > -9) // beyond it tanh's own rounding shows
+            assert_true(is_near("gelu_mul", (double)y[i], want,
+                                fabs(want) * (6 + 8 * fabs(u)) * 0x1p-24 + fabs(x * b[i]) * 0x1p-50));
     }
 }
 
@@ -111,9 +126,12 @@ static void ref_op(enum op op, const struct row_case *c, struct rows *y)
         const float *a = at_row(&c->a, row), *b = at_row(&c->b, row);
         float *to = at_row(y, row);
         if (op == OP_RMSNORM)
-            ref_rmsnorm(c, row, to);
+            for (uint32_t h = 0, cols = c->cols / c->heads; h < c->heads; h++)
+                ref_rmsnorm(a + h * cols, c->b.x, cols, c->epsilon, to + h * cols);
         else if (op == OP_SILU_MUL)
             ref_silu_mul(a, b, c->cols, to);
+        else if (op == OP_GELU_MUL)
+            ref_gelu_mul(a, b, c->cols, to);
         for (uint32_t i = 0; op == OP_ADD && i < c->cols; i++)
             to[i] = a[i] + b[i];
     }
@@ -121,7 +139,8 @@ static void ref_op(enum op op, const struct row_case *c, struct rows *y)
 
 static void check_op(struct rng *r, enum op op, uint32_t rows, uint32_t cols, int exp_max, bool odd)
 {
-    struct row_case c = {.rows = rows, .cols = cols, .epsilon = rng_below(r, 2) ? 1e-5f : 1e-12f};
+    struct row_case c = {
+        .rows = rows, .cols = cols, .heads = cols % 3 ? 1 : 3, .epsilon = rng_below(r, 2) ? 1e-5f : 1e-12f};
     c.a = rows_make(r, rows, cols, exp_max - 12, exp_max);
     c.b = rows_make(r, rows, cols, -3, 3);
     c.y = rows_sentinel(r, rows, cols * sizeof(float));
@@ -291,6 +310,7 @@ static float ref_embed(const struct weights *w, uint32_t id, uint32_t k)
 static void check_embed(struct rng *r, enum dtype type, uint32_t vocab, uint32_t cols, enum profile profile)
 {
     struct weights w = weights_make(r, type, vocab, cols, profile);
+    float scale = rng_below(r, 2) ? 1.0f : sqrtf((float)cols);
     uint32_t ids[6] = {0, vocab - 1};
     for (int i = 2; i < 6; i++)
         ids[i] = rng_below(r, vocab);
@@ -299,13 +319,18 @@ static void check_embed(struct rng *r, enum dtype type, uint32_t vocab, uint32_t
     memcpy(want.x, y.x, y.bytes);
     for (uint32_t row = 0; row < 6; row++)
         for (uint32_t k = 0; k < cols; k++)
-            at_row(&want, row)[k] = ref_embed(&w, ids[row], k);
+            at_row(&want, row)[k] = ref_embed(&w, ids[row], k) * scale;
     canonical_nans(want.x, y.bytes / 4);
     FOR_EACH_ISA(table)
     {
         memset(y.x, CASE_SENTINEL, y.bytes);
-        struct embed_args a = {
-            .w = w.panels, .dtype = type, .ids = ids, .y = y.x, .y_stride = y.stride, .cols = cols};
+        struct embed_args a = {.w = w.panels,
+                               .dtype = type,
+                               .ids = ids,
+                               .y = y.x,
+                               .y_stride = y.stride,
+                               .cols = cols,
+                               .scale = scale};
         struct pieces p = random_pieces(r, 6);
         for (uint32_t i = 0; i < p.n; i++)
             table->embed(&a, p.begin[i], p.end[i]);

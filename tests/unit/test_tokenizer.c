@@ -267,29 +267,29 @@ static void set_duplicate_special(struct small_vocab *v)
     v->tokens[small_id(v, SMALL_END)] = STRV_LIT("<tool>");
 }
 
-static void set_merge_of_three(struct small_vocab *v)
+static void set_merge(struct small_vocab *v, const char *left, const char *right)
 {
-    v->merges[1] = STRV_LIT("l o l");
+    v->merges[1] = (struct tok_pair){strv_from(left), strv_from(right)};
 }
 
-static void set_merge_of_one(struct small_vocab *v)
+static void set_merge_of_three(struct small_vocab *v)
 {
-    v->merges[1] = STRV_LIT("lo");
+    set_merge(v, "l", "o l");
 }
 
 static void set_merge_half_empty(struct small_vocab *v)
 {
-    v->merges[1] = STRV_LIT("lo ");
+    set_merge(v, "lo", "");
 }
 
 static void set_merge_unknown(struct small_vocab *v)
 {
-    v->merges[1] = STRV_LIT("x y");
+    set_merge(v, "x", "y");
 }
 
 static void set_merge_twice(struct small_vocab *v)
 {
-    v->merges[1] = STRV_LIT("h e");
+    set_merge(v, "h", "e");
 }
 
 static void set_merge_into_control(struct small_vocab *v)
@@ -315,12 +315,11 @@ static void test_build_refuses(void **state)
         {set_long_special, ISO_E_LIMIT, "token 262 is 257 bytes long"},
         {set_duplicate, ISO_E_FORMAT, "tokens 97 and 98 are the same text (b)"},
         {set_duplicate_special, ISO_E_FORMAT, "special tokens 262 and 263"},
-        {set_merge_of_three, ISO_E_FORMAT, "merge 1 (l o l) is not two texts"},
-        {set_merge_of_one, ISO_E_FORMAT, "merge 1 (lo) is not two texts"},
-        {set_merge_half_empty, ISO_E_FORMAT, "merge 1 (lo ) is not two texts"},
-        {set_merge_unknown, ISO_E_FORMAT, "merge 1 (x y) needs a token"},
-        {set_merge_twice, ISO_E_FORMAT, "merges 0 and 1 are the same (h e)"},
-        {set_merge_into_control, ISO_E_FORMAT, "merge 1 (l o) needs a token"},
+        {set_merge_of_three, ISO_E_FORMAT, "merge 1 (l, o l) is not two texts"},
+        {set_merge_half_empty, ISO_E_FORMAT, "merge 1 (lo, ) is not two texts"},
+        {set_merge_unknown, ISO_E_FORMAT, "merge 1 (x, y) needs a token"},
+        {set_merge_twice, ISO_E_FORMAT, "merges 0 and 1 are the same (tokens 104 and 101)"},
+        {set_merge_into_control, ISO_E_FORMAT, "merge 1 (l, o) needs a token"},
     };
     for (size_t i = 0; i < ARRAY_LEN(REFUSALS); i++) {
         static struct small_vocab v;

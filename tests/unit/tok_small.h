@@ -13,7 +13,7 @@ struct small_vocab {
     char texts[SMALL_TOKENS_MAX][16];
     struct strv tokens[SMALL_TOKENS_MAX];
     int32_t types[SMALL_TOKENS_MAX];
-    struct strv merges[8];
+    struct tok_pair merges[8];
     struct tok_source src;
 };
 
@@ -63,7 +63,7 @@ static inline void small_init(struct small_vocab *v, const char *pre, int first_
     for (int i = 0; i < SMALL_ROWS; i++)
         small_add(v, strv_from(ROWS[i].text), ROWS[i].type);
     for (size_t i = 0; i < sizeof MERGES / sizeof *MERGES; i++)
-        v->merges[i] = strv_from(MERGES[i]);
+        (void)tok_pair_split(strv_from(MERGES[i]), &v->merges[i]);
     v->src.pre = strv_from(pre);
     v->src.tokens = v->tokens;
     v->src.types = v->types;

@@ -1,0 +1,72 @@
+#include "formats/json_file.h"
+
+#include <stdio.h>
+
+// Whether brackets nest too deep, in and out of strings as JSON has them.
+static bool is_too_deep(struct strv text)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.ptr[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > JSON_DEPTH_MAX)
+                return true;
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        }
+    }
+    return false;
+}
+
+enum iso_err json_parse(struct strv text, json_t **ret, struct iso_errinfo *reterr)
+{
+    json_error_t error;
+    size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    if (is_too_deep(text))
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the JSON nests deeper than %d", JSON_DEPTH_MAX);
+    json_t *parsed = json_loadb(text.ptr, text.len, flags, &error);
+    // Real files hold integers like 10^30, which only a double takes.
+    if (!parsed && json_error_code(&error) == json_error_numeric_overflow)
+        parsed = json_loadb(text.ptr, text.len, flags | JSON_DECODE_INT_AS_REAL, &error);
+    if (!parsed)
+        return iso_fail(reterr, ISO_E_FORMAT, error.position > 0 ? (uint64_t)error.position : 0, NULL,
+                        "malformed JSON in line %d, column %d: %s", error.line, error.column, error.text);
+    if (!json_is_object(parsed)) {
+        json_decref(parsed);
+        return iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "the JSON is no object");
+    }
+    *ret = parsed;
+    return ISO_OK;
+}
+
+bool json_whole(const json_t *value, uint64_t max, uint64_t *ret)
+{
+    double real = json_number_value(value);
+    if (!json_is_number(value) || !(real >= 0 && real <= JSON_WHOLE_MAX))
+        return false;
+    uint64_t whole = json_is_integer(value) ? (uint64_t)json_integer_value(value) : (uint64_t)real;
+    if ((double)whole != real || whole > max)
+        return false;
+    *ret = whole;
+    return true;
+}
+
+const json_t *json_at(const json_t *object, struct strv path)
+{
+    while (object && path.len > 0) {
+        const char *dot = memchr(path.ptr, '.', path.len);
+        size_t n = dot ? (size_t)(dot - path.ptr) : path.len;
+        object = json_object_getn(object, path.ptr, n);
+        path.ptr += dot ? n + 1 : n;
+        path.len -= dot ? n + 1 : n;
+    }
+    return json_is_null(object) ? NULL : object;
+}

@@ -1,0 +1,28 @@
+// JSON that comes from outside, parsed by jansson after a scan that bounds its depth (jansson recurses).
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/strv.h"
+
+#define JSON_DEPTH_MAX 64
+#define JSON_WHOLE_MAX ((uint64_t)1 << 53)
+
+// Parses exactly one object. ISO_E_FORMAT names the line, ISO_E_LIMIT the depth. Duplicate keys are refused. The
+// caller frees *ret with json_decref.
+enum iso_err json_parse(struct strv text, json_t **ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+
+// A number that is whole, not negative and not over max, at most JSON_WHOLE_MAX. False where it is none; NULL is none.
+bool json_whole(const json_t *value, uint64_t max, uint64_t *ret);
+
+// A value by a path "a.b.c" of object keys, or NULL where there is none or it is null.
+const json_t *json_at(const json_t *object, struct strv path);
+
+static inline struct strv json_strv(const json_t *string)
+{
+    return (struct strv){json_string_value(string), json_string_length(string)};
+}
