@@ -32,6 +32,9 @@ CASES = {
     "qwen2-mixed-f16": (dict(QWEN2, type="mixed"), "f16"),
     "qwen2-Q4_0-q8": (dict(QWEN2, type="Q4_0"), "q8"),
     "llama-k-mixed-f16": (dict(hidden=256, ffn=512, layers=4, type="k-mixed"), "f16"),
+    "qwen3-mixed-f16": (dict(arch="qwen3", head_dim=32, type="mixed"), "f16"),
+    "gemma3-mixed-f16": (dict(arch="gemma3", layers=7, window=24, type="mixed"), "f16"),
+    "gemma3-Q8_0-q8": (dict(arch="gemma3", layers=7, window=520, type="Q8_0"), "q8"),
     "demo-f16": (None, "f16"),
     "demo-q8": (None, "q8"),
 }

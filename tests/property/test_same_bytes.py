@@ -26,7 +26,9 @@ VOCAB = 331
 
 ODD = dict(arch="qwen2", hidden=96, heads=6, kv_heads=3, ffn=224, layers=3)
 MODELS = {"llama-mixed": dict(type="mixed"), "qwen2-mixed": dict(ODD, type="mixed"),
-          "llama-k-mixed": dict(make_tiny.SUPER, type="k-mixed")}
+          "llama-k-mixed": dict(make_tiny.SUPER, type="k-mixed"),
+          "qwen3-mixed": dict(arch="qwen3", head_dim=32, type="mixed"),
+          "gemma3-mixed": dict(arch="gemma3", layers=7, window=24, type="mixed")}
 if FULL:
     types = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"]
     MODELS |= {f"llama-{t}": dict(type=t) for t in types} | {f"qwen2-{t}": dict(ODD, type=t) for t in types}
