@@ -1,6 +1,9 @@
 #include "text/template_builtin.h"
 
+#include <string.h>
+
 #include "base/assert.h"
+#include "text/template_ops.h"
 #include "text/template_string.h"
 #include "text/template_text.h"
 #include "text/template_write.h"
@@ -109,14 +112,125 @@ static enum iso_err filter_tojson(struct tmpl_run *r, struct tmpl_val self, cons
     return err ? err : tmpl_from_scratch(r, ret);
 }
 
+static enum iso_err filter_list(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                struct tmpl_val *ret)
+{
+    (void)args;
+    const struct tmpl_val *items;
+    uint32_t len;
+    enum iso_err err = tmpl_iterate(r, self, &items, &len);
+    if (!err)
+        *ret = tmpl_list_of(items, len);
+    return err;
+}
+
+static enum iso_err filter_string(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                  struct tmpl_val *ret)
+{
+    (void)args;
+    return tmpl_to_str(r, self, ret);
+}
+
+// The first item (from_end: the last), undefined where there is none.
+static enum iso_err end_item(struct tmpl_run *r, struct tmpl_val self, bool from_end, struct tmpl_val *ret)
+{
+    const struct tmpl_val *items;
+    uint32_t len;
+    enum iso_err err = tmpl_iterate(r, self, &items, &len);
+    if (!err)
+        *ret = len == 0 ? tmpl_undefined(self.kind, STRV_LIT("item")) : items[from_end ? len - 1 : 0];
+    return err;
+}
+
+static enum iso_err filter_first(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                 struct tmpl_val *ret)
+{
+    (void)args;
+    return end_item(r, self, false, ret);
+}
+
+static enum iso_err filter_last(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                struct tmpl_val *ret)
+{
+    (void)args;
+    return end_item(r, self, true, ret);
+}
+
+// Whether an item's attribute passes the test that args names from the second on; without one, whether it is true.
+static enum iso_err attr_passes(struct tmpl_run *r, struct tmpl_val item, const struct tmpl_args *args,
+                                bool *ret)
+{
+    struct tmpl_val value, passes;
+    enum iso_err err = tmpl_item(r, item, args->values[0], &value);
+    if (err)
+        return err;
+    passes = value;
+    if (args->count > 1) {
+        struct tmpl_args rest = {.count = args->count - 2};
+        int row =
+            args->values[1].kind == VAL_STR ? tmpl_builtin_find(tmpl_tests, tmpl_strv(args->values[1])) : -1;
+        if (row < 0)
+            return tmpl_fail(r, ISO_E_UNSUPPORTED, "there is no such test for attributes");
+        memcpy(rest.values, args->values + 2, rest.count * sizeof *rest.values);
+        memcpy(rest.names, args->names + 2, rest.count * sizeof *rest.names);
+        err = tmpl_builtin_call(r, &tmpl_tests[row], value, &rest, &passes);
+    }
+    if (!err)
+        *ret = tmpl_truth(passes);
+    return err;
+}
+
+static enum iso_err pick_by_attr(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                 bool keep, struct tmpl_val *ret)
+{
+    const struct tmpl_val *items;
+    uint32_t len, n = 0;
+    if (args->count == 0 || args->values[0].kind != VAL_STR ||
+        memchr(args->values[0].s, '.', args->values[0].len))
+        return tmpl_fail(r, ISO_E_UNSUPPORTED, "the attribute to select by must be one name");
+    enum iso_err err = tmpl_iterate(r, self, &items, &len);
+    struct tmpl_val *kept = err ? NULL : tmpl_alloc(r, len, sizeof *kept);
+    if (!kept)
+        return err ? err : ISO_E_LIMIT;
+    for (uint32_t i = 0; i < len && !err; i++) {
+        bool passes = false;
+        err = tmpl_charge(r, 1);
+        if (!err)
+            err = attr_passes(r, items[i], args, &passes);
+        if (!err && passes == keep)
+            kept[n++] = items[i];
+    }
+    if (!err)
+        *ret = tmpl_list_of(kept, n);
+    return err;
+}
+
+static enum iso_err filter_selectattr(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                      struct tmpl_val *ret)
+{
+    return pick_by_attr(r, self, args, true, ret);
+}
+
+static enum iso_err filter_rejectattr(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                      struct tmpl_val *ret)
+{
+    return pick_by_attr(r, self, args, false, ret);
+}
+
 const struct tmpl_builtin tmpl_filters[] = {
     {"count", filter_length, 0, false, {NULL}},
     {"d", filter_default, 0, false, {"default_value", "boolean"}},
     {"default", filter_default, 0, false, {"default_value", "boolean"}},
+    {"first", filter_first, 0, false, {NULL}},
     {"join", filter_join, 0, false, {"d", "attribute"}},
+    {"last", filter_last, 0, false, {NULL}},
     {"length", filter_length, 0, false, {NULL}},
+    {"list", filter_list, 0, false, {NULL}},
     {"lower", tmpl_filter_lower, 0, false, {NULL}},
+    {"rejectattr", filter_rejectattr, 0, true, {NULL}},
     {"replace", tmpl_filter_replace, 2, false, {"old", "new", "count"}},
+    {"selectattr", filter_selectattr, 0, true, {NULL}},
+    {"string", filter_string, 0, false, {NULL}},
     {"tojson", filter_tojson, 0, false, {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {"trim", tmpl_filter_trim, 0, false, {"chars"}},
     {"upper", tmpl_filter_upper, 0, false, {NULL}},
@@ -146,10 +260,34 @@ TEST(string, v.kind == VAL_STR)
 TEST(true, v.kind == VAL_BOOL && v.b)
 TEST(undefined, v.kind == VAL_UNDEFINED)
 
+static enum iso_err test_equalto(struct tmpl_run *r, struct tmpl_val v, const struct tmpl_args *args,
+                                 struct tmpl_val *ret)
+{
+    bool equal = false;
+    enum iso_err err = tmpl_equal(r, v, args->values[0], 0, &equal);
+    if (!err)
+        *ret = tmpl_bool(equal);
+    return err;
+}
+
+static enum iso_err test_in(struct tmpl_run *r, struct tmpl_val v, const struct tmpl_args *args,
+                            struct tmpl_val *ret)
+{
+    bool is_in = false;
+    enum iso_err err = tmpl_compare(r, OP_IN, v, args->values[0], &is_in);
+    if (!err)
+        *ret = tmpl_bool(is_in);
+    return err;
+}
+
 const struct tmpl_builtin tmpl_tests[] = {
+    {"==", test_equalto, 1, false, {""}},
     {"boolean", test_boolean, 0, false, {NULL}},
     {"defined", test_defined, 0, false, {NULL}},
+    {"eq", test_equalto, 1, false, {""}},
+    {"equalto", test_equalto, 1, false, {""}},
     {"false", test_false, 0, false, {NULL}},
+    {"in", test_in, 1, false, {""}},
     {"iterable", test_iterable, 0, false, {NULL}},
     {"mapping", test_mapping, 0, false, {NULL}},
     {"none", test_none, 0, false, {NULL}},

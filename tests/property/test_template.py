@@ -298,6 +298,13 @@ SNIPPETS = r"""
 {{ 1 is defined is string }}
 {{ text|trim }}|{{ text|upper }}|{{ 'ABC'|lower }}|{{ word|upper }}|{{ 'ÀÉ'|lower }}|{{ 'x'|length }}|{{ 'héllo👋'|length }}|{{ numbers|length }}|{{ nested|count }}|{{ none|upper }}|{{ 15|trim }}|{{ nope|trim }}|{{ 'xxaxx'|trim('x') }}|{{ '\u00a0\u3000a\x1c'|trim }}|
 {{ 5|length }}
+{{ messages|selectattr('role')|list|length }}|{{ messages|selectattr('role', 'equalto', 'user')|list|length }}|{{ messages|rejectattr('role', 'eq', 'user')|list|length }}
+{{ messages|rejectattr('role', '==', 'user')|list|length }}|{{ messages|selectattr('role', 'in', ['user', 'tool'])|list|length }}|{{ messages|selectattr('nope', 'defined')|list|length }}
+{{ numbers|first }} {{ numbers|last }} {{ word|first }} {{ word|last }} {{ []|first is defined }} {{ numbers|list }} {{ word|list }} {{ nested|list }}
+{{ 5|string }}{{ 1.5|string|length }} {{ none|string }} {{ numbers|string|length }} {{ numbers[0] is eq 1 }} {{ word is equalto('x') }} {{ 1 is equalto 1 }}
+{{ 5|first }}
+{{ 5|list }}
+{{ messages|selectattr('role', 'nosuchtest')|list }}
 {{ numbers|join(', ') }} {{ numbers|join }} {{ 'abc'|join('-') }} {{ []|join(',') }} {{ ['a', 1, none]|join(d='+') }} {{ nope|join }} {{ nested|join(',') }}
 {{ 5|join }}
 {{ nope|default('d') }} {{ nope|default }} {{ empty|default('d') }}| {{ empty|default('d', true) }} {{ zero|default('d', boolean=true) }} {{ nothing|default('d') }} {{ nope|d(5) }} {{ messages[0].x|default('y') }} {{ nope|default(default_value='z') }}
