@@ -21,6 +21,8 @@ BUILD = pathlib.Path(os.environ.get("ISO_BUILD", ROOT / "build"))
 TOOL = BUILD / "tests" / "tools" / "tool_compile"
 USAGE, IO, FORMAT, UNSUPPORTED, LIMIT = 2, 3, 4, 5, 7
 
+ATTENTION = 6  # an operation's code in the plan
+
 GEMMA = dict(layers=7, window=24)
 LLAMA3 = dict(type="llama3", factor=8.0, low=1.0, high=4.0, original=128)
 CASES = {
@@ -62,6 +64,22 @@ def test_folder_is_the_file(tmp_path, name):
     assert shape == [(t.kind, t.dtype, t.rows, t.cols, t.offset, t.bytes) for t in b.tensors]
     for section in (1, 2, 3, 4):  # operations, tokenizer, template, weights
         assert a.section(section) == b.section(section), f"section {section}"
+
+
+@pytest.mark.parametrize("window", [None, 16])
+def test_mistral(tmp_path, window):
+    """Llama's graph; where the folder has a window, every layer's attention has it."""
+    gguf, folder = folder_of(tmp_path)
+    set_config(architectures=["MistralForCausalLM"], sliding_window=window)(folder)
+    for model, plan in ((gguf, "a.plan"), (folder, "b.plan")):
+        code, text = compile_model(model, tmp_path / plan)
+        assert code == 0, text
+    a, b = Plan(tmp_path / "a.plan"), Plan(tmp_path / "b.plan")
+    assert b.arch == "mistral" and a.section(4) == b.section(4)
+    ops = np.frombuffer(a.section(1), "<u4").reshape(-1, 16).copy()
+    ops[ops[:, 0] == ATTENTION, 15] = window or 0
+    assert (ops == np.frombuffer(b.section(1), "<u4").reshape(-1, 16)).all()
+    assert (ops[:, 0] == ATTENTION).sum() == 2
 
 
 def edit_json(folder, name, change):
