@@ -18,17 +18,13 @@
 #define SAFETENSORS_DIMS_MAX     4
 #define SAFETENSORS_NAME_MAX     1024
 #define SAFETENSORS_LENGTH_BYTES 8
-// Bytes of arena for n bytes of header: names, and a table with a row for each tensor, of which a header of n bytes
-// can hold few.
-#define SAFETENSORS_ARENA(n) (8 * (size_t)(n) + 4096)
 
 struct safetensor {
-    struct strv name;    // not empty, no zero bytes
-    enum ggml_type type; // GGML_F32, GGML_F16, GGML_BF16
-    uint32_t n_dims;     // 1 to SAFETENSORS_DIMS_MAX
-    uint64_t dims
-        [SAFETENSORS_DIMS_MAX]; // the contiguous dimension first: the shape turned round; 1 from n_dims on
-    uint64_t offset;            // from the file's beginning
+    struct strv name;                    // not empty, no zero bytes
+    enum ggml_type type;                 // GGML_F32, GGML_F16, GGML_BF16
+    uint32_t n_dims;                     // 1 to SAFETENSORS_DIMS_MAX
+    uint64_t dims[SAFETENSORS_DIMS_MAX]; // the shape turned round: contiguous first, 1 from n_dims on
+    uint64_t offset;                     // from the file's beginning
     uint64_t bytes;
 };
 

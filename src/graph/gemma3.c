@@ -33,7 +33,10 @@ static enum iso_err read_angles(struct builder *b, uint32_t *ret_global, uint32_
 {
     struct ir_rope global, local = {.scaling = IR_ROPE_PLAIN, .factor = 1, .attention = 1};
     float base = 0;
-    enum iso_err err = blocks_read_rope(b, &global);
+    // Other than elsewhere nothing may be missing: the default of the files' own code is not that of the others.
+    enum iso_err err = blocks_f32(b, MODEL_ROPE_BASE, 1.0f, 1e12f, 0, &base);
+    if (!err)
+        err = blocks_read_rope(b, &global);
     if (!err)
         err = blocks_f32(b, MODEL_ROPE_BASE_LOCAL, 1.0f, 1e12f, LOCAL_BASE, &base);
     local.base = (double)base;

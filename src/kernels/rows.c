@@ -114,39 +114,32 @@ void KERNEL(add)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end
     }
 }
 
-// x / (1 + exp(-z)).
-VEC_INLINE vf gate_value(vf x, vf z)
+// y = (a / (1 + exp(-z))) * b, where z = a, or for GELU by tanh a * fma(a * a, c3, c1), which is
+// 2 sqrt(2 / pi) (a + 0.044715 a^3).
+VEC_INLINE void gate_rows(const struct rows_args *a, uint32_t row_begin, uint32_t row_end, bool gelu)
 {
-    return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_set1(-0.0f), z))));
+    for (uint32_t row = row_begin; row < row_end; row++) {
+        const float *gate = row_in(a->a, a->a_stride, row);
+        const float *up = row_in(a->b, a->b_stride, row);
+        float *y = row_out(a->y, a->y_stride, row);
+        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
+            vf x = row_load(gate, i, a->cols), z = x, one = vf_set1(1.0f);
+            if (gelu)
+                z = vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(GELU_C3), vf_set1(GELU_C1)));
+            vf gated = vf_div(x, vf_add(one, vf_exp(vf_sub(vf_set1(-0.0f), z))));
+            row_store(y, i, a->cols, vf_mul(gated, row_load(up, i, a->cols)));
+        }
+    }
 }
 
-// y = (a / (1 + exp(-a))) * b.
 void KERNEL(silu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
 {
-    for (uint32_t row = row_begin; row < row_end; row++) {
-        const float *gate = row_in(a->a, a->a_stride, row);
-        const float *up = row_in(a->b, a->b_stride, row);
-        float *y = row_out(a->y, a->y_stride, row);
-        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
-            vf x = row_load(gate, i, a->cols);
-            row_store(y, i, a->cols, vf_mul(gate_value(x, x), row_load(up, i, a->cols)));
-        }
-    }
+    gate_rows(a, row_begin, row_end, false);
 }
 
-// GELU by tanh: y = (a / (1 + exp(-z))) * b with z = a * fma(a * a, c3, c1) = 2 sqrt(2 / pi) (a + 0.044715 a^3).
 void KERNEL(gelu_mul)(const struct rows_args *a, uint32_t row_begin, uint32_t row_end)
 {
-    for (uint32_t row = row_begin; row < row_end; row++) {
-        const float *gate = row_in(a->a, a->a_stride, row);
-        const float *up = row_in(a->b, a->b_stride, row);
-        float *y = row_out(a->y, a->y_stride, row);
-        for (uint32_t i = 0; i < a->cols; i += VEC_LANES) {
-            vf x = row_load(gate, i, a->cols);
-            vf z = vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(GELU_C3), vf_set1(GELU_C1)));
-            row_store(y, i, a->cols, vf_mul(gate_value(x, z), row_load(up, i, a->cols)));
-        }
-    }
+    gate_rows(a, row_begin, row_end, true);
 }
 
 // Code of input k of one lane of a panel of a grouped type, with its zero taken off.

@@ -4,11 +4,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/num.h"
 #include "formats/folder.h"
 #include "formats/json_file.h"
+#include "text/tok_blob.h"
 
 #define TOKENIZER_NAME "tokenizer.json"
 #define EOG_MAX        8
@@ -64,6 +64,11 @@ static struct strv text_at(const json_t *object, const char *key)
     return json_is_string(value) ? json_strv(value) : (struct strv){"", 0};
 }
 
+static bool is_absent(const json_t *part)
+{
+    return !part || json_is_null(part);
+}
+
 static bool is_type(const json_t *part, const char *type)
 {
     return strv_is(text_at(part, "type"), type);
@@ -74,7 +79,7 @@ static const json_t *element(const json_t *part, const char *list, size_t i)
 {
     if (is_type(part, "Sequence"))
         return json_array_get(json_object_get(part, list), i);
-    return i == 0 && !json_is_null(part) ? part : NULL;
+    return i == 0 && !is_absent(part) ? part : NULL;
 }
 
 // Ids of model.vocab and of added_tokens are sensible numbers; the largest and 1 are the vocabulary's size.
@@ -154,7 +159,7 @@ static enum iso_err read_added(struct reader *r, const json_t *added, bool byte_
         bool special = json_is_true(json_object_get(token, "special"));
         // Such a text in a prompt is spaces to us, and merges make it.
         if (!special && r->types[id] == TOK_TYPE_NORMAL && byte_fallback &&
-            strstr(json_string_value(content), "\xE2\x96\x81"))
+            strstr(json_string_value(content), TOK_MARK))
             continue;
         enum iso_err err = put_token(r, id, json_string_value(content), json_string_length(content),
                                      special ? TOK_TYPE_CONTROL : TOK_TYPE_USER_DEFINED);
@@ -250,7 +255,7 @@ static enum iso_err read_byte_level(struct reader *r, const json_t *pre, const j
     else
         return unsupported(r, "pre_tokenizer", "of another kind");
     bool nfc = is_type(normalizer, "NFC");
-    if (nfc != strv_is(r->src.pre, "qwen2") || (!nfc && !json_is_null(normalizer)))
+    if (nfc != strv_is(r->src.pre, "qwen2") || (!nfc && !is_absent(normalizer)))
         return unsupported(r, "normalizer", nfc ? "NFC with this pre-tokenizer" : "of another kind");
     if (ignore_merges != strv_is(r->src.pre, "llama-bpe"))
         return unsupported(r, "model.ignore_merges", "another than this pre-tokenizer goes with");
@@ -260,7 +265,7 @@ static enum iso_err read_byte_level(struct reader *r, const json_t *pre, const j
 static bool replaces_spaces(const json_t *part)
 {
     return is_type(part, "Replace") && strv_is(text_at(json_object_get(part, "pattern"), "String"), " ") &&
-           strv_is(text_at(part, "content"), "\xE2\x96\x81");
+           strv_is(text_at(part, "content"), TOK_MARK);
 }
 
 // SentencePiece: spaces become U+2581, by a normalizer or by Metaspace; a space may be put in front.
@@ -272,8 +277,10 @@ static enum iso_err read_sentencepiece(struct reader *r, const json_t *pre, cons
     r->src.prefix = TOK_PREFIX_NONE;
     if (is_type(pre, "Metaspace")) {
         struct strv scheme = text_at(pre, "prepend_scheme");
-        if (json_is_true(json_object_get(pre, "split")))
+        if (!json_is_false(json_object_get(pre, "split"))) // where nothing is said it splits
             return unsupported(r, "pre_tokenizer", "Metaspace that splits");
+        if (!strv_is(text_at(pre, "replacement"), TOK_MARK))
+            return unsupported(r, "pre_tokenizer", "Metaspace by another character");
         if (first)
             return unsupported(r, "normalizer", "one beside Metaspace");
         r->src.prefix = strv_is(scheme, "first")   ? TOK_PREFIX_FIRST
@@ -283,10 +290,9 @@ static enum iso_err read_sentencepiece(struct reader *r, const json_t *pre, cons
     }
     // A split at spaces that no longer are there.
     bool split = is_type(pre, "Split") && strv_is(text_at(json_object_get(pre, "pattern"), "String"), " ");
-    if (!split && !json_is_null(pre))
+    if (!split && !is_absent(pre))
         return unsupported(r, "pre_tokenizer", "of another kind");
-    if (is_type(first, "Prepend") && strv_is(text_at(first, "prepend"), "\xE2\x96\x81") &&
-        replaces_spaces(second))
+    if (is_type(first, "Prepend") && strv_is(text_at(first, "prepend"), TOK_MARK) && replaces_spaces(second))
         r->src.prefix = TOK_PREFIX_EACH;
     else if (!replaces_spaces(first) || second)
         return unsupported(r, "normalizer", "of another kind");
@@ -385,7 +391,7 @@ static enum iso_err read_edges(struct reader *r)
 static enum iso_err add_eog(struct reader *r, uint32_t *eog, const json_t *id)
 {
     uint64_t whole;
-    if (json_is_null(id) || !id)
+    if (is_absent(id))
         return ISO_OK;
     if (!json_whole(id, r->src.n_tokens - 1, &whole) || r->src.n_eog == EOG_MAX)
         return iso_fail(r->reterr, ISO_E_FORMAT, 0, "eos_token_id",
@@ -398,7 +404,7 @@ static enum iso_err add_eog(struct reader *r, uint32_t *eog, const json_t *id)
 static enum iso_err read_eog(struct reader *r)
 {
     const json_t *ids = json_object_get(r->hf->generation, "eos_token_id");
-    if (!ids || json_is_null(ids))
+    if (is_absent(ids))
         ids = json_object_get(r->hf->config, "eos_token_id");
     uint32_t *eog = arena_array(r->arena, EOG_MAX, sizeof *eog);
     if (!eog)

@@ -39,11 +39,12 @@ enum iso_err model_open(const char *path, struct model *ret, struct iso_errinfo 
 {
     struct stat s;
     struct model m = {.format = stat(path, &s) == 0 && S_ISDIR(s.st_mode) ? MODEL_HF : MODEL_GGUF};
+    m.reader = m.format == MODEL_HF ? &MODEL_READER_HF : &MODEL_READER_GGUF;
     if (arena_init(&m.arena, MODEL_ARENA_BYTES))
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "%s: the system refused memory to compile", path);
     m.path = arena_strdup(&m.arena, strv_from(path));
     ASSERT(m.path); // the arena is empty
-    enum iso_err err = m.format == MODEL_GGUF ? model_gguf_open(&m, reterr) : model_hf_open(&m, reterr);
+    enum iso_err err = m.reader->open(&m, reterr);
     if (!err)
         err = sort_names(&m, reterr);
     if (err)
@@ -55,8 +56,8 @@ enum iso_err model_open(const char *path, struct model *ret, struct iso_errinfo 
 
 void model_close(struct model *m)
 {
-    model_gguf_close(m);
-    model_hf_close(m);
+    if (m->reader)
+        m->reader->close(m);
     arena_deinit(&m->arena);
     *m = (struct model){0};
 }
@@ -78,73 +79,69 @@ const struct model_tensor *model_tensor_find(const struct model *m, const char *
     return NULL;
 }
 
-// Calls the format's function of a name.
-#define CALL(m, function, ...) \
-    ((m)->format == MODEL_GGUF ? model_gguf_##function(m, __VA_ARGS__) : model_hf_##function(m, __VA_ARGS__))
-
 enum iso_err model_read(const struct model *m, const struct model_tensor *tensor, uint64_t at, void *dst,
                         size_t n, struct iso_errinfo *reterr)
 {
-    enum iso_err err = CALL(m, read, tensor, at, dst, n, reterr);
+    enum iso_err err = m->reader->read(m, tensor, at, dst, n, reterr);
     return err ? iso_fail_prefix(reterr, model_tensor_path(m, tensor)) : ISO_OK;
 }
 
 const char *model_tensor_path(const struct model *m, const struct model_tensor *tensor)
 {
-    return m->format == MODEL_GGUF ? m->path : model_hf_file_path(m, tensor->file);
+    return m->reader->tensor_path(m, tensor);
 }
 
 const char *model_key_text(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
 {
-    (void)CALL(m, key, key, out);
+    m->reader->key_text(m, key, out);
     return out;
 }
 
 bool model_has(const struct model *m, enum model_key key)
 {
-    return CALL(m, has, key);
+    return m->reader->has(m, key);
 }
 
 enum iso_err model_get_u32(const struct model *m, enum model_key key, uint32_t *ret,
                            struct iso_errinfo *reterr)
 {
-    return CALL(m, get_u32, key, ret, reterr);
+    return m->reader->get_u32(m, key, ret, reterr);
 }
 
 enum iso_err model_get_f32(const struct model *m, enum model_key key, float *ret, struct iso_errinfo *reterr)
 {
-    return CALL(m, get_f32, key, ret, reterr);
+    return m->reader->get_f32(m, key, ret, reterr);
 }
 
 enum iso_err model_get_str(const struct model *m, enum model_key key, struct strv *ret,
                            struct iso_errinfo *reterr)
 {
-    return CALL(m, get_str, key, ret, reterr);
+    return m->reader->get_str(m, key, ret, reterr);
 }
 
 bool model_is_set(const struct model *m, enum model_key key, bool or_one)
 {
-    return CALL(m, is_set, key, or_one);
+    return m->reader->is_set(m, key, or_one);
 }
 
 bool model_layer_type(const struct model *m, uint32_t layer, struct strv *ret)
 {
-    return m->format == MODEL_HF && model_hf_layer_type(m, layer, ret);
+    return m->reader->layer_type(m, layer, ret);
 }
 
 const struct json_t *model_config(const struct model *m)
 {
-    return m->format == MODEL_HF ? model_hf_config(m) : NULL;
+    return m->reader->config(m);
 }
 
 enum iso_err model_vocabulary(const struct model *m, struct arena *arena, struct tok_source *ret,
                               struct iso_errinfo *reterr)
 {
-    return CALL(m, vocabulary, arena, ret, reterr);
+    return m->reader->vocabulary(m, arena, ret, reterr);
 }
 
 enum iso_err model_template(const struct model *m, struct strv *ret, const char **ret_key,
                             struct iso_errinfo *reterr)
 {
-    return CALL(m, template, ret, ret_key, reterr);
+    return m->reader->template(m, ret, ret_key, reterr);
 }

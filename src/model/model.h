@@ -98,6 +98,7 @@ struct model {
     struct model_tensor *tensors;
     uint32_t n_tensors;
 
+    const struct model_reader *reader;   // the format's functions
     const struct model_tensor **by_name; // sorted
     struct gguf *gguf;
     struct hf *hf;

@@ -27,7 +27,7 @@ static enum iso_err copy_tensors(struct model *m, struct iso_errinfo *reterr)
     return ISO_OK;
 }
 
-enum iso_err model_gguf_open(struct model *m, struct iso_errinfo *reterr)
+static enum iso_err open_model(struct model *m, struct iso_errinfo *reterr)
 {
     enum iso_err err = gguf_open(m->path, &m->gguf, reterr);
     if (!err)
@@ -39,18 +39,19 @@ enum iso_err model_gguf_open(struct model *m, struct iso_errinfo *reterr)
     return err ? iso_fail_prefix(reterr, m->path) : ISO_OK;
 }
 
-void model_gguf_close(struct model *m)
+static void close_model(struct model *m)
 {
     gguf_close(m->gguf);
 }
 
-enum iso_err model_gguf_read(const struct model *m, const struct model_tensor *tensor, uint64_t at, void *dst,
-                             size_t n, struct iso_errinfo *reterr)
+static enum iso_err read_tensor(const struct model *m, const struct model_tensor *tensor, uint64_t at,
+                                void *dst, size_t n, struct iso_errinfo *reterr)
 {
     return gguf_read(m->gguf, &m->gguf->tensors[tensor - m->tensors], at, dst, n, reterr);
 }
 
-bool model_gguf_key(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
+// "<arch>.<key>"; empty and false where GGUF has no such key.
+static bool find_key(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
 {
     out[0] = '\0';
     if (KEYS[key][0] == '\0')
@@ -59,40 +60,39 @@ bool model_gguf_key(const struct model *m, enum model_key key, char out[MODEL_KE
     return n < MODEL_KEY_TEXT_MAX;
 }
 
-bool model_gguf_has(const struct model *m, enum model_key key)
+static bool has_key(const struct model *m, enum model_key key)
 {
     char text[MODEL_KEY_TEXT_MAX];
-    return model_gguf_key(m, key, text) && gguf_has(m->gguf, text);
+    return find_key(m, key, text) && gguf_has(m->gguf, text);
 }
 
-enum iso_err model_gguf_get_u32(const struct model *m, enum model_key key, uint32_t *ret,
-                                struct iso_errinfo *reterr)
+static enum iso_err get_u32(const struct model *m, enum model_key key, uint32_t *ret,
+                            struct iso_errinfo *reterr)
 {
     char text[MODEL_KEY_TEXT_MAX];
-    (void)model_gguf_key(m, key, text);
+    (void)find_key(m, key, text);
     return gguf_get_u32(m->gguf, text, ret, reterr);
 }
 
-enum iso_err model_gguf_get_f32(const struct model *m, enum model_key key, float *ret,
-                                struct iso_errinfo *reterr)
+static enum iso_err get_f32(const struct model *m, enum model_key key, float *ret, struct iso_errinfo *reterr)
 {
     char text[MODEL_KEY_TEXT_MAX];
-    (void)model_gguf_key(m, key, text);
+    (void)find_key(m, key, text);
     return gguf_get_f32(m->gguf, text, ret, reterr);
 }
 
-enum iso_err model_gguf_get_str(const struct model *m, enum model_key key, struct strv *ret,
-                                struct iso_errinfo *reterr)
+static enum iso_err get_str(const struct model *m, enum model_key key, struct strv *ret,
+                            struct iso_errinfo *reterr)
 {
     char text[MODEL_KEY_TEXT_MAX];
-    (void)model_gguf_key(m, key, text);
+    (void)find_key(m, key, text);
     return gguf_get_str(m->gguf, text, ret, reterr);
 }
 
-bool model_gguf_is_set(const struct model *m, enum model_key key, bool or_one)
+static bool is_set(const struct model *m, enum model_key key, bool or_one)
 {
     char text[MODEL_KEY_TEXT_MAX], value[GGUF_SCALAR_TEXT_MAX];
-    const struct gguf_kv *kv = model_gguf_key(m, key, text) ? gguf_find(m->gguf, text) : NULL;
+    const struct gguf_kv *kv = find_key(m, key, text) ? gguf_find(m->gguf, text) : NULL;
     if (!kv)
         return false;
     if (!gguf_scalar_text(kv, value))
@@ -100,7 +100,7 @@ bool model_gguf_is_set(const struct model *m, enum model_key key, bool or_one)
     return strcmp(value, "0") != 0 && strcmp(value, "false") != 0 && !(or_one && strcmp(value, "1") == 0);
 }
 
-enum iso_err model_gguf_template(const struct model *m, struct strv *ret, const char **ret_key,
+static enum iso_err get_template(const struct model *m, struct strv *ret, const char **ret_key,
                                  struct iso_errinfo *reterr)
 {
     static const char KEY[] = "tokenizer.chat_template";
@@ -113,3 +113,45 @@ enum iso_err model_gguf_template(const struct model *m, struct strv *ret, const 
         *ret_key = KEY;
     return ISO_OK;
 }
+
+static const char *tensor_path(const struct model *m, const struct model_tensor *tensor)
+{
+    (void)tensor;
+    return m->path;
+}
+
+static void key_text(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
+{
+    (void)find_key(m, key, out);
+}
+
+static bool get_layer_type(const struct model *m, uint32_t layer, struct strv *ret)
+{
+    (void)m;
+    (void)layer;
+    (void)ret;
+    return false;
+}
+
+static const struct json_t *get_config(const struct model *m)
+{
+    (void)m;
+    return NULL;
+}
+
+const struct model_reader MODEL_READER_GGUF = {
+    .open = open_model,
+    .close = close_model,
+    .read = read_tensor,
+    .tensor_path = tensor_path,
+    .key_text = key_text,
+    .has = has_key,
+    .get_u32 = get_u32,
+    .get_f32 = get_f32,
+    .get_str = get_str,
+    .is_set = is_set,
+    .layer_type = get_layer_type,
+    .config = get_config,
+    .vocabulary = model_gguf_vocabulary,
+    .template = get_template,
+};

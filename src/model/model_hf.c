@@ -83,7 +83,7 @@ static enum iso_err open_all(struct model *m, struct iso_errinfo *reterr)
     return err ? err : hf_open_weights(m, reterr);
 }
 
-enum iso_err model_hf_open(struct model *m, struct iso_errinfo *reterr)
+static enum iso_err open_model(struct model *m, struct iso_errinfo *reterr)
 {
     m->hf = arena_alloc(&m->arena, sizeof *m->hf);
     if (!m->hf)
@@ -93,7 +93,7 @@ enum iso_err model_hf_open(struct model *m, struct iso_errinfo *reterr)
     return open_all(m, reterr) ? iso_fail_prefix(reterr, m->path) : ISO_OK;
 }
 
-void model_hf_close(struct model *m)
+static void close_model(struct model *m)
 {
     struct hf *hf = m->hf;
     if (!hf)
@@ -108,18 +108,18 @@ void model_hf_close(struct model *m)
     buf_deinit(&hf->chat_template);
 }
 
-const struct json_t *model_hf_config(const struct model *m)
+static const struct json_t *get_config(const struct model *m)
 {
     return m->hf->config;
 }
 
-const char *model_hf_file_path(const struct model *m, uint32_t file)
+static const char *tensor_path(const struct model *m, const struct model_tensor *tensor)
 {
-    return m->hf->files[file].path;
+    return m->hf->files[tensor->file].path;
 }
 
-enum iso_err model_hf_read(const struct model *m, const struct model_tensor *tensor, uint64_t at, void *dst,
-                           size_t n, struct iso_errinfo *reterr)
+static enum iso_err read_tensor(const struct model *m, const struct model_tensor *tensor, uint64_t at,
+                                void *dst, size_t n, struct iso_errinfo *reterr)
 {
     return file_read_at(m->hf->files[tensor->file].fd, tensor->offset + at, dst, n, reterr);
 }
@@ -142,15 +142,14 @@ static struct strv alternative(const struct model *m, enum model_key key, const 
     return first;
 }
 
-bool model_hf_key(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
+static void key_text(const struct model *m, enum model_key key, char out[MODEL_KEY_TEXT_MAX])
 {
     const json_t *value;
     struct strv path = alternative(m, key, &value);
     snprintf(out, MODEL_KEY_TEXT_MAX, "%s%.*s", path.len ? "config.json: " : "", STRV_ARG(path));
-    return path.len > 0;
 }
 
-bool model_hf_has(const struct model *m, enum model_key key)
+static bool has_key(const struct model *m, enum model_key key)
 {
     const json_t *value;
     (void)alternative(m, key, &value);
@@ -161,13 +160,13 @@ static enum iso_err bad_value(const struct model *m, enum model_key key, const j
                               const char *wanted, struct iso_errinfo *reterr)
 {
     char text[MODEL_KEY_TEXT_MAX];
-    (void)model_hf_key(m, key, text);
+    key_text(m, key, text);
     return iso_fail(reterr, ISO_E_FORMAT, 0, text, value ? "%s is not %s" : "%s is missing; it is %s", text,
                     wanted);
 }
 
-enum iso_err model_hf_get_u32(const struct model *m, enum model_key key, uint32_t *ret,
-                              struct iso_errinfo *reterr)
+static enum iso_err get_u32(const struct model *m, enum model_key key, uint32_t *ret,
+                            struct iso_errinfo *reterr)
 {
     const json_t *value;
     (void)alternative(m, key, &value);
@@ -178,8 +177,7 @@ enum iso_err model_hf_get_u32(const struct model *m, enum model_key key, uint32_
     return ISO_OK;
 }
 
-enum iso_err model_hf_get_f32(const struct model *m, enum model_key key, float *ret,
-                              struct iso_errinfo *reterr)
+static enum iso_err get_f32(const struct model *m, enum model_key key, float *ret, struct iso_errinfo *reterr)
 {
     const json_t *value;
     (void)alternative(m, key, &value);
@@ -190,8 +188,8 @@ enum iso_err model_hf_get_f32(const struct model *m, enum model_key key, float *
     return ISO_OK;
 }
 
-enum iso_err model_hf_get_str(const struct model *m, enum model_key key, struct strv *ret,
-                              struct iso_errinfo *reterr)
+static enum iso_err get_str(const struct model *m, enum model_key key, struct strv *ret,
+                            struct iso_errinfo *reterr)
 {
     const json_t *value;
     (void)alternative(m, key, &value);
@@ -201,7 +199,7 @@ enum iso_err model_hf_get_str(const struct model *m, enum model_key key, struct 
     return ISO_OK;
 }
 
-bool model_hf_is_set(const struct model *m, enum model_key key, bool or_one)
+static bool is_set(const struct model *m, enum model_key key, bool or_one)
 {
     const json_t *value;
     (void)alternative(m, key, &value);
@@ -211,7 +209,7 @@ bool model_hf_is_set(const struct model *m, enum model_key key, bool or_one)
     return !json_is_number(value) || (number != 0 && !(or_one && number == 1));
 }
 
-bool model_hf_layer_type(const struct model *m, uint32_t layer, struct strv *ret)
+static bool get_layer_type(const struct model *m, uint32_t layer, struct strv *ret)
 {
     const json_t *type = json_array_get(json_object_get(m->hf->config, "layer_types"), layer);
     if (!json_is_string(type))
@@ -220,8 +218,8 @@ bool model_hf_layer_type(const struct model *m, uint32_t layer, struct strv *ret
     return true;
 }
 
-enum iso_err model_hf_template(const struct model *m, struct strv *ret, const char **ret_key,
-                               struct iso_errinfo *reterr)
+static enum iso_err get_template(const struct model *m, struct strv *ret, const char **ret_key,
+                                 struct iso_errinfo *reterr)
 {
     const json_t *text = json_object_get(m->hf->tokenizer_config, "chat_template");
     const char *key = "chat_template.jinja";
@@ -246,3 +244,20 @@ enum iso_err model_hf_template(const struct model *m, struct strv *ret, const ch
         *ret_key = key;
     return ISO_OK;
 }
+
+const struct model_reader MODEL_READER_HF = {
+    .open = open_model,
+    .close = close_model,
+    .read = read_tensor,
+    .tensor_path = tensor_path,
+    .key_text = key_text,
+    .has = has_key,
+    .get_u32 = get_u32,
+    .get_f32 = get_f32,
+    .get_str = get_str,
+    .is_set = is_set,
+    .layer_type = get_layer_type,
+    .config = get_config,
+    .vocabulary = model_hf_vocabulary,
+    .template = get_template,
+};

@@ -186,6 +186,13 @@ REFUSALS = {
     "unigram": (set_tokenizer("model.type", "WordPiece"), UNSUPPORTED, "model.type is WordPiece"),
     "normalizer": (set_tokenizer("normalizer", {"type": "NFKC"}), UNSUPPORTED, "normalizer"),
     "pre-tokenizer": (set_tokenizer("pre_tokenizer", {"type": "Whitespace"}), UNSUPPORTED, "pre_tokenizer"),
+    "metaspace": (lambda f: [set_tokenizer(k, v)(f) for k, v in (
+        ("model.byte_fallback", True), ("normalizer", None),
+        ("pre_tokenizer", {"type": "Metaspace", "replacement": "_", "split": False}))], UNSUPPORTED,
+        "Metaspace by another character"),
+    "metaspace-split": (lambda f: [set_tokenizer(k, v)(f) for k, v in (
+        ("model.byte_fallback", True), ("normalizer", None),
+        ("pre_tokenizer", {"type": "Metaspace", "replacement": "\u2581"}))], UNSUPPORTED, "Metaspace that splits"),
     "added-flag": (set_tokenizer("added_tokens.0.lstrip", True), UNSUPPORTED, "an added token is lstrip"),
     "id-twice": (set_tokenizer("model.vocab.!", 5), FORMAT, "two tokens of one id"),
     "id-far": (set_tokenizer("model.vocab.!", 1 << 40), LIMIT, "model.vocab holds an id that is no integer from 0 to 1048575"),
@@ -259,6 +266,20 @@ def test_refusal_of_shards(tmp_path, name):
     got, text = compile_model(folder, tmp_path / "x.plan")
     assert got == code, text
     assert says in text and text.count("\n") == 1
+
+
+def test_gemma_says_its_base(tmp_path):
+    """Where it is missing Gemma's own default is another than ours."""
+    _, folder = folder_of(tmp_path, "gemma3", "F32", GEMMA)
+    drop_config("rope_theta")(folder)
+    code, text = compile_model(folder, tmp_path / "x.plan")
+    assert code == FORMAT and "config.json: rope_theta is missing" in text
+
+
+def test_absent_is_null(tmp_path):
+    _, folder = folder_of(tmp_path)
+    edit_json(folder, "tokenizer.json", lambda t: t.pop("normalizer"))
+    assert compile_model(folder, tmp_path / "x.plan")[0] == 0
 
 
 def test_link_inside_is_fine(tmp_path):

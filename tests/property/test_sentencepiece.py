@@ -109,7 +109,7 @@ def tmp(tmp_path_factory):
 def compare(prefix, lines, path, mode):
     hf, renumber = reference(prefix)
     hf.encode_special_tokens = mode == PLAIN
-    lines = [line.replace(MARK, " ") for line in lines]
+    lines = [line.replace(MARK, " ") for line in lines]  # to us they are one; test_mark_is_a_space
     got = encode(path, [line.encode() for line in lines], mode)
     want = [[renumber.get(i, i) for i in e.ids] for e in hf.encode_batch(lines, add_special_tokens=False)]
     for line, (ids, _), expected in zip(lines, got, want):
