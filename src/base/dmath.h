@@ -8,5 +8,10 @@
 double dmath_log(double x);
 // |x| <= 700.
 double dmath_exp(double x);
+// exp(log(x) / 2); 0 for 0. Within a few units of the last place of the root.
+static inline double dmath_sqrt(double x)
+{
+    return x > 0 ? dmath_exp(0.5 * dmath_log(x)) : 0;
+}
 // |x| <= 2^22: positions up to four million at one radian each.
 void dmath_sincos(double x, double *ret_sin, double *ret_cos);

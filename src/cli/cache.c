@@ -14,12 +14,12 @@
 // What makes a plan another plan. No padding: its bytes are hashed. The defaults are in it for options not given.
 struct cache_key {
     uint64_t bytes, mtime_ns, inode, device;
-    uint32_t max_seq_len, slots, batch_tokens, kv_type;
+    uint32_t max_seq_len, slots, batch_tokens, kv_type, quant, quant_head;
     uint32_t max_seq_len_default, slots_default, batch_tokens_default, reserved;
     uint64_t plan_version, program_version, path;
     uint64_t files; // of a folder
 };
-_Static_assert(sizeof(struct cache_key) == 96, "hashed as bytes");
+_Static_assert(sizeof(struct cache_key) == 104, "hashed as bytes");
 
 static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
 {
@@ -79,22 +79,25 @@ enum iso_err cache_find(const char *model_path, const struct compile_options *op
     enum iso_err err = cache_folder(folder, sizeof folder, reterr);
     if (err)
         return iso_fail_prefix(reterr, model_path);
-    const struct cache_key key = {.bytes = (uint64_t)st.st_size,
-                                  .mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u +
-                                              (uint64_t)st.st_mtim.tv_nsec,
-                                  .inode = st.st_ino,
-                                  .device = st.st_dev,
-                                  .max_seq_len = options->max_seq_len,
-                                  .slots = options->slots,
-                                  .batch_tokens = options->batch_tokens,
-                                  .kv_type = options->kv_type,
-                                  .max_seq_len_default = COMPILE_MAX_SEQ_LEN_DEFAULT,
-                                  .slots_default = COMPILE_SLOTS_DEFAULT,
-                                  .batch_tokens_default = COMPILE_BATCH_TOKENS_DEFAULT,
-                                  .plan_version = PLAN_VERSION,
-                                  .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
-                                  .path = hash64(real, strlen(real)),
-                                  .files = S_ISDIR(st.st_mode) ? hash_files(real) : 0};
+    const struct cache_key key = {
+        .bytes = (uint64_t)st.st_size,
+        .mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec,
+        .inode = st.st_ino,
+        .device = st.st_dev,
+        .max_seq_len = options->max_seq_len,
+        .slots = options->slots,
+        .batch_tokens = options->batch_tokens,
+        .kv_type = options->kv_type,
+        .quant = options->quant,
+        .quant_head = options->quant_head_given ? options->quant_head : UINT32_MAX,
+        .max_seq_len_default =
+            options->max_seq_len_default ? options->max_seq_len_default : COMPILE_MAX_SEQ_LEN_DEFAULT,
+        .slots_default = COMPILE_SLOTS_DEFAULT,
+        .batch_tokens_default = COMPILE_BATCH_TOKENS_DEFAULT,
+        .plan_version = PLAN_VERSION,
+        .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
+        .path = hash64(real, strlen(real)),
+        .files = S_ISDIR(st.st_mode) ? hash_files(real) : 0};
     hash128_hex(hash128(&key, sizeof key), hex);
     snprintf(path, size, "%s/%s.plan", folder, hex);
     struct plan_header header;

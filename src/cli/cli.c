@@ -137,10 +137,28 @@ struct cli_size cli_size(uint64_t bytes)
     return s;
 }
 
-void cli_progress_begin(struct cli_progress *p, const char *title, bool quiet)
+void cli_progress_begin(struct cli_progress *p, const char *title, const char *unit, bool quiet)
 {
-    *p = (struct cli_progress){
-        .title = title, .quiet = quiet, .terminal = isatty(STDERR_FILENO) == 1, .started_ns = clock_now_ns()};
+    *p = (struct cli_progress){.title = title,
+                               .unit = unit,
+                               .quiet = quiet,
+                               .terminal = isatty(STDERR_FILENO) == 1,
+                               .started_ns = clock_now_ns()};
+}
+
+// What there is to do, in the progress's unit.
+static struct cli_size amount(const struct cli_progress *p, uint64_t total)
+{
+    struct cli_size s;
+    if (!p->unit)
+        return cli_size(total);
+    snprintf(s.text, sizeof s.text, "%" PRIu64 " %s", total, p->unit);
+    return s;
+}
+
+static double seconds_left(const struct cli_progress *p, uint64_t done, uint64_t total, uint64_t now_ns)
+{
+    return done ? (double)(now_ns - p->started_ns) * 1e-9 * (double)(total - done) / (double)done : 0;
 }
 
 static void draw_bar(struct cli_progress *p, uint64_t done, uint64_t total)
@@ -153,9 +171,8 @@ static void draw_bar(struct cli_progress *p, uint64_t done, uint64_t total)
     memset(bar, '.', BAR_WIDTH);
     memset(bar, '#', full);
     bar[BAR_WIDTH] = '\0';
-    double left = done ? (double)(now - p->started_ns) * 1e-9 * (double)(total - done) / (double)done : 0;
     fprintf(stderr, "\r%s [%s] %3" PRIu64 "%% of %s, %.0f s left \033[K", p->title, bar,
-            total ? done * 100 / total : 100, cli_size(total).text, left);
+            total ? done * 100 / total : 100, amount(p, total).text, seconds_left(p, done, total, now));
     p->drawn_ns = now;
     p->shown = true;
 }
@@ -173,7 +190,8 @@ void cli_progress_update(void *context, uint64_t done, uint64_t total)
     if (tenth == p->last_tenth)
         return;
     p->last_tenth = tenth;
-    fprintf(stderr, "%s: %" PRIu32 "0%% of %s\n", p->title, tenth, cli_size(total).text);
+    fprintf(stderr, "%s: %" PRIu32 "0%% of %s, %.0f s left\n", p->title, tenth, amount(p, total).text,
+            seconds_left(p, done, total, clock_now_ns()));
 }
 
 void cli_progress_end(struct cli_progress *p)

@@ -22,6 +22,7 @@ int cmd_fit(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 
 // The end of each command's help.
 #define CLI_EXIT_CODES_HELP \
@@ -54,14 +55,15 @@ struct cli_size {
 };
 struct cli_size cli_size(uint64_t bytes);
 
-// Progress on standard error: a bar on a terminal, else a line every tenth. `title` must outlive it.
+// Progress on standard error: a bar on a terminal, else a line every tenth. `title` and `unit` must outlive it.
 struct cli_progress {
-    const char *title;
+    const char *title, *unit;
     bool quiet, terminal, shown;
     uint32_t last_tenth;
     uint64_t started_ns, drawn_ns;
 };
-void cli_progress_begin(struct cli_progress *p, const char *title, bool quiet);
+// `unit` names what is counted; NULL: bytes.
+void cli_progress_begin(struct cli_progress *p, const char *title, const char *unit, bool quiet);
 // Fits compile_progress and plan_progress; context is the struct cli_progress.
 void cli_progress_update(void *context, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);

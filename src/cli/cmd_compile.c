@@ -3,18 +3,30 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
+#include "cli/calibrate.h"
 #include "cli/cli.h"
+#include "cli/eval.h"
 #include "cli/model_options.h"
 #include "plan/plan.h"
 
 struct arguments {
     struct compile_flags compile;
-    const char *model, *output;
+    const char *model, *output, *calibrate;
+    uint32_t calibrate_tokens; // 0: the default
     bool json;
 };
 
+enum { KEY_CALIBRATE = 0x5000, KEY_CALIBRATE_TOKENS };
+
 static const struct argp_option OPTIONS[] = {
     {"output", 'o', "FILE", 0, "Where the plan goes (required); it appears whole or not at all", 0},
+    {"calibrate", KEY_CALIBRATE, "FILE", 0,
+     "Run the model with f16 weights on this text first, and choose the codes of --quant so that what it "
+     "computes there "
+     "changes least",
+     0},
+    {"calibrate-tokens", KEY_CALIBRATE_TOKENS, "N", 0, "Read at most this many tokens of it (default: 8192)",
+     0},
     {"json", 'j', NULL, 0, "Print the result as one JSON object", 0},
     {0},
 };
@@ -29,6 +41,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'o':
         a->output = arg;
         return 0;
+    case KEY_CALIBRATE:
+        a->calibrate = arg;
+        return 0;
+    case KEY_CALIBRATE_TOKENS:
+        a->calibrate_tokens = cli_u32(state, "calibrate-tokens", arg, 2, EVAL_TOKENS_MAX);
+        return 0;
     case 'j':
         a->json = true;
         return 0;
@@ -42,6 +60,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "which model file?");
         if (!a->output || a->output[0] == '\0')
             argp_error(state, "where to? Name the plan with -o FILE");
+        if (a->calibrate && a->compile.options.quant == QUANT_KEEP)
+            argp_error(state, "--calibrate is of use with --quant w4, w6 or w8");
+        if (a->calibrate_tokens && !a->calibrate)
+            argp_error(state, "--calibrate-tokens goes with --calibrate FILE");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -92,12 +114,24 @@ int cmd_compile(int argc, char **argv)
     struct program program;
     struct cli_progress progress;
     cli_parse(&ARGP, argc, argv, &a);
-    if (check_files(&a, &e) || program_open(a.model, &a.compile.options, &program, &e))
+    struct calibration calibration = {0};
+    enum iso_err err = check_files(&a, &e);
+    if (!err && a.calibrate) {
+        uint32_t tokens = a.calibrate_tokens ? a.calibrate_tokens : CALIBRATE_TOKENS_DEFAULT;
+        err = calibrate(a.model, a.calibrate, tokens, a.json, &calibration, &e);
+        a.compile.options.calibration = &calibration;
+    }
+    if (!err)
+        err = program_open(a.model, &a.compile.options, &program, &e);
+    if (err) {
+        calibrate_free(&calibration);
         return cli_fail(&e, a.json);
-    cli_progress_begin(&progress, "compiling", a.json);
-    enum iso_err err = program_write(&program, a.output, cli_progress_update, &progress, &e);
+    }
+    cli_progress_begin(&progress, "compiling", NULL, a.json);
+    err = program_write(&program, a.output, cli_progress_update, &progress, &e);
     cli_progress_end(&progress);
     int code = err ? cli_fail(&e, a.json) : report(&program.header, &a);
     program_close(&program);
+    calibrate_free(&calibration);
     return code;
 }

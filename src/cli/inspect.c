@@ -193,9 +193,11 @@ enum iso_err inspect_plan(const char *path, json_t **ret, struct iso_errinfo *re
         (void)json_array_append_new(tensors, plan_tensor(&p.tensors[i]));
     for (uint32_t i = 0; i < h->n_ops; i++)
         (void)json_array_append_new(operations, plan_operation(&p, &p.ops[i]));
-    json_t *limits = json_pack("{s:i, s:i, s:i, s:s}", "max_seq_len", (int)h->limits.max_seq_len, "slots",
-                               (int)h->limits.slots, "batch_tokens", (int)h->limits.batch_tokens, "kv",
-                               h->limits.kv_type == KV_F16 ? "f16" : "q8");
+    json_t *limits =
+        json_pack("{s:i, s:i, s:i, s:s, s:s, s:s}", "max_seq_len", (int)h->limits.max_seq_len, "slots",
+                  (int)h->limits.slots, "batch_tokens", (int)h->limits.batch_tokens, "kv",
+                  h->limits.kv_type == KV_F16 ? "f16" : "q8", "quant", quant_name(h->limits.quant),
+                  "quant_embedding", quant_name(h->limits.quant_head));
     json_t *text =
         p.chat_template.len ? cli_json_text(p.chat_template.ptr, p.chat_template.len) : json_null();
     *ret = json_pack("{s:s, s:i, s:I, s:s, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "format",

@@ -18,6 +18,7 @@ static const struct {
     {"fit", cmd_fit, "show how much memory a model takes, and whether it fits"},
     {"generate", cmd_generate, "continue a text"},
     {"chat", cmd_chat, "talk to a model, in turns or with one prompt"},
+    {"eval", cmd_eval, "measure a model's quality, alone or against another"},
     {"bench", cmd_bench, "measure speed and steadiness on this machine"},
 };
 

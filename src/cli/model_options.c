@@ -7,7 +7,18 @@
 
 #include "cli/cli.h"
 
-enum { KEY_BATCH_TOKENS = 0x1000, KEY_KV, KEY_SLOTS, KEY_THREADS, KEY_CPUS, KEY_SCHED, KEY_ISA, KEY_POOL };
+enum {
+    KEY_BATCH_TOKENS = 0x1000,
+    KEY_KV,
+    KEY_QUANT,
+    KEY_QUANT_HEAD,
+    KEY_SLOTS,
+    KEY_THREADS,
+    KEY_CPUS,
+    KEY_SCHED,
+    KEY_ISA,
+    KEY_POOL
+};
 
 static const struct argp_option COMPILE_OPTIONS[] = {
     {NULL, 0, NULL, 0,
@@ -19,12 +30,27 @@ static const struct argp_option COMPILE_OPTIONS[] = {
     {"slots", KEY_SLOTS, "N", 0, "Sequences at once (default: 1); also -np", 1},
     {"np", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 1},
     {"kv", KEY_KV, "f16|q8", 0, "Elements of the KV cache (default: f16)", 1},
+    {"quant", KEY_QUANT, "WIDTH", 0,
+     "Width of the layers' weights: w4, w6 or w8 bits in groups of 32 with a scale, f16, or keep, as the "
+     "files have "
+     "them (default: keep)",
+     1},
+    {"quant-embedding", KEY_QUANT_HEAD, "WIDTH", 0,
+     "Width of the embedding and the output matrix (default: w6 with --quant w4, else that of --quant)", 1},
     {"batch-tokens", KEY_BATCH_TOKENS, "N", 0,
      "Most tokens computed in one step (default: 128); more makes prefill "
      "faster and steps longer",
      1},
     {0},
 };
+
+static enum quant parse_quant(const struct argp_state *state, const char *option, const char *arg)
+{
+    enum quant quant;
+    if (!quant_from_name(arg, &quant))
+        argp_error(state, "--%s is \"%s\"; allowed are keep, f16, w8, w6 and w4", option, arg);
+    return quant;
+}
 
 static error_t parse_compile(int key, char *arg, struct argp_state *state)
 {
@@ -38,6 +64,14 @@ static error_t parse_compile(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_BATCH_TOKENS:
         f->options.batch_tokens = cli_u32(state, "batch-tokens", arg, 1, PLAN_BATCH_TOKENS_MAX);
+        return 0;
+    case KEY_QUANT:
+        f->options.quant = parse_quant(state, "quant", arg);
+        f->quant_given = true;
+        return 0;
+    case KEY_QUANT_HEAD:
+        f->options.quant_head = parse_quant(state, "quant-embedding", arg);
+        f->options.quant_head_given = true;
         return 0;
     case KEY_KV:
         if (strcmp(arg, "f16") != 0 && strcmp(arg, "q8") != 0)
@@ -177,5 +211,13 @@ enum iso_err compile_flags_agree(const struct compile_flags *flags, const struct
     if (flags->kv_given && (uint32_t)o->kv_type != limits->kv_type)
         return iso_fail(reterr, ISO_E_USAGE, 0, "kv",
                         "--kv differs from what the plan was compiled for: compile the model again");
+    if (flags->quant_given && (uint32_t)o->quant != limits->quant)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "quant",
+                        "--quant is %s and the plan was compiled with %s: compile the model again",
+                        quant_name(o->quant), quant_name(limits->quant));
+    if (o->quant_head_given && (uint32_t)o->quant_head != limits->quant_head)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "quant-embedding",
+                        "--quant-embedding is %s and the plan was compiled with %s: compile the model again",
+                        quant_name(o->quant_head), quant_name(limits->quant_head));
     return ISO_OK;
 }

@@ -13,7 +13,7 @@
 
 struct compile_flags {
     struct compile_options options; // 0 where not given
-    bool kv_given;
+    bool kv_given, quant_given;
 };
 
 struct run_flags {

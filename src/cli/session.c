@@ -99,7 +99,7 @@ static enum iso_err compile_into_cache(const char *path, const struct compile_fl
     if (err)
         iso_fail_prefix(reterr, path);
     if (!err) {
-        cli_progress_begin(&progress, "compiling into the cache", quiet);
+        cli_progress_begin(&progress, "compiling into the cache", NULL, quiet);
         err = program_write(&program, plan, cli_progress_update, &progress, reterr);
         cli_progress_end(&progress);
     }

@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "graph/ir.h"
+#include "kernels/dtype.h"
+#include "kernels/half.h"
 
 static uint16_t u16_at(const uint8_t *p)
 {
@@ -150,5 +153,64 @@ void block_unpack(enum ggml_type type, const uint8_t *bytes, struct block *ret)
         break;
     default:
         ASSERT(!"a supported quantized type");
+    }
+}
+
+// What a code stands for, its zero taken off.
+static int32_t code_value(enum dtype type, uint8_t code)
+{
+    switch (type) {
+    case DT_Q8_0:
+        return (int8_t)code;
+    case DT_IQ4_NL:
+    case DT_IQ4_XS:
+        return IQ4_VALUES[code];
+    case DT_Q4_0:
+        return code - 8;
+    case DT_Q5_0:
+        return code - 16;
+    case DT_Q3_K:
+        return code - 4;
+    case DT_Q6_K:
+        return code - 32;
+    default:
+        return code;
+    }
+}
+
+static void float_values(enum ggml_type type, const uint8_t *bytes, uint64_t n, float *ret)
+{
+    if (type == GGML_F32) {
+        memcpy(ret, bytes, n * sizeof *ret);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        ret[i] =
+            type == GGML_F16 ? f32_from_f16(u16_at(bytes + 2 * i)) : f32_from_bf16(u16_at(bytes + 2 * i));
+}
+
+void block_values(enum ggml_type type, const uint8_t *bytes, uint64_t n, float *ret)
+{
+    const struct ggml_type_info *info = ggml_type_info(type);
+    if (info->block_elements == 1) {
+        float_values(type, bytes, n, ret);
+        return;
+    }
+    enum dtype dtype = ir_dtype_of(type);
+    bool has_min = dtype_info(dtype)->has_min;
+    uint32_t subs = dtype_info(dtype)->subs, per_sub = subs ? GROUP / subs : 0;
+    for (uint64_t at = 0; at < n; at += info->block_elements, bytes += info->block_bytes) {
+        struct block b;
+        block_unpack(type, bytes, &b);
+        for (uint32_t i = 0; i < info->block_elements; i++) {
+            float d = f32_from_f16(b.d), m = has_min ? f32_from_f16(b.m) : 0;
+            if (subs) {
+                d *= (float)b.sub[i / per_sub];
+                m *= has_min ? (float)b.min_sub[i / per_sub] : 0;
+            }
+            ret[at + i] = d * (float)code_value(dtype, b.code[i]);
+            if (has_min)
+                ret[at + i] += m;
+        }
     }
 }

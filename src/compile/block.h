@@ -18,3 +18,7 @@ struct block {
 // *ret holds what the type has; codes are as kernels/dtype.h has them (unsigned with their zero, or signed bytes).
 // `type` is a supported quantized type; `bytes` holds one block, whose layout ggml_types.h names.
 void block_unpack(enum ggml_type type, const uint8_t *bytes, struct block *ret);
+
+// `n` weights of any supported type as f32: d * sub * code, then + m * min_sub where the type has a minimum, each
+// rounded, as kernels read them. n is a multiple of the type's block.
+void block_values(enum ggml_type type, const uint8_t *bytes, uint64_t n, float *ret);

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/fpenv.h"
 #include "base/num.h"
+#include "compile/calibration.h"
 #include "compile/passes.h"
 #include "compile/vocabulary.h"
 #include "graph/build.h"
@@ -29,12 +30,14 @@ static enum iso_err set_limits(struct program *p, const struct compile_options *
 {
     struct plan_limits *l = &p->header.limits;
     uint32_t context = p->header.model.context;
-    l->max_seq_len =
-        o->max_seq_len ? o->max_seq_len : (uint32_t)num_min(COMPILE_MAX_SEQ_LEN_DEFAULT, context);
+    uint32_t usual = o->max_seq_len_default ? o->max_seq_len_default : COMPILE_MAX_SEQ_LEN_DEFAULT;
+    l->max_seq_len = o->max_seq_len ? o->max_seq_len : (uint32_t)num_min(usual, context);
     l->slots = o->slots ? o->slots : COMPILE_SLOTS_DEFAULT;
     l->batch_tokens =
         o->batch_tokens ? o->batch_tokens : (uint32_t)num_max(COMPILE_BATCH_TOKENS_DEFAULT, l->slots);
     l->kv_type = o->kv_type;
+    l->quant = o->quant;
+    l->quant_head = widths_head(o);
     if (l->max_seq_len > context)
         return iso_fail(reterr, ISO_E_USAGE, 0, "max-seq-len",
                         "--max-seq-len %" PRIu32 " is over the model's context of %" PRIu32 " tokens",
@@ -76,13 +79,19 @@ static enum iso_err compile_program(struct program *p, const struct compile_opti
     if (err)
         return err;
     set_model(p, &g.model);
+    p->threads = options->threads;
     err = set_limits(p, options, reterr);
+    if (err)
+        return err;
+    err = pass_widths(&g, options, reterr);
     if (err)
         return err;
     pass_fuse(&g);
     if (pass_quantize(&g))
         return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
     err = pass_lower(&g, p, reterr);
+    if (!err)
+        err = calibration_find(p, options->calibration, reterr);
     return err ? err : vocabulary_build(p, reterr);
 }
 

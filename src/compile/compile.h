@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "model/model.h"
+#include "kernels/kernels.h"
 #include "plan/plan_format.h"
 
 #define COMPILE_MAX_SEQ_LEN_DEFAULT  4096 // or the model's context where that is shorter
@@ -15,10 +16,28 @@
 #define COMPILE_BATCH_TOKENS_DEFAULT 128
 
 struct compile_options {
-    uint32_t max_seq_len;  // 0: the default
-    uint32_t slots;        // 0: the default
-    uint32_t batch_tokens; // 0: the default, or `slots` where that is more
+    uint32_t max_seq_len;         // 0: the default
+    uint32_t max_seq_len_default; // 0: COMPILE_MAX_SEQ_LEN_DEFAULT; cut to the model's context
+    uint32_t slots;               // 0: the default
+    uint32_t batch_tokens;        // 0: the default, or `slots` where that is more
     enum kv_type kv_type;
+    enum quant quant; // of the layers' matrices
+    bool
+        quant_head_given; // else the embedding and the output matrix have w6 where `quant` is w4, and the same elsewhere
+    enum quant quant_head;
+    uint32_t threads; // that pack; 0: one for each CPU the process may use. No result depends on it
+    const struct calibration *calibration; // NULL: none
+};
+
+// How the inputs of matmuls go together, as measured by running the model: a row for each matmul of the program, in order.
+// The program must be that of the same model with all matrices of one type.
+struct calibration {
+    uint32_t n;
+    const struct calibration_row {
+        uint32_t cols;
+        const float *
+            products; // [cols][FIT_BLOCK]: sums of x_k x_l over what was run, l the inputs of k's block up to k
+    } * rows;
 };
 
 // A program with everything but weights: what `fit` needs to know. Owns the opened model file and an arena;
@@ -31,7 +50,9 @@ struct program {
     struct plan_op *ops;
     const struct ir_part *parts; // of tensors: part_of[i] is the first of n_parts_of[i]
     uint32_t *part_of, *n_parts_of;
-    const struct ir_rope **rope_of; // of angles
+    const struct ir_rope **rope_of;             // of angles
+    const struct calibration_row **products_of; // of matrices: NULL where not calibrated
+    uint32_t threads;
     uint64_t weights_bytes;
     uint8_t *tokenizer; // section bytes
     uint64_t tokenizer_bytes;

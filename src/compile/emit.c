@@ -1,18 +1,25 @@
 // Writing the plan: header and sections in order, the weights' hash computed as they stream, the header last.
+#include <inttypes.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/assert.h"
 #include "base/file.h"
 #include "base/fpenv.h"
 #include "base/num.h"
+#include "compile/calibration.h"
 #include "compile/compile.h"
 #include "compile/pack.h"
+#include "compile/workers.h"
 
 struct emitter {
     struct file_writer file;
     struct hash_stream *hash;
     uint8_t *buffer;
+    struct workers *workers;
+    float *importance, *feedback; // of the matrix that is being packed
     uint64_t weights_done;
     compile_progress *progress;
     void *context;
@@ -47,6 +54,78 @@ static enum iso_err emit_packed(void *context, const void *bytes, size_t n, stru
     return err;
 }
 
+// A matrix that the workers pack.
+struct matrix {
+    struct emitter *e;
+    const struct program *p;
+    uint32_t id;
+    struct pack_fit fit;
+};
+
+// A block of the inputs' factors: importance, then feedback, then scratch.
+#define FACTOR_BYTES ((uint64_t)FIT_BLOCK * (FIT_BLOCK + 1) * sizeof(float))
+
+static enum iso_err make_factor(void *context, uint32_t number, uint8_t *buffer, struct iso_errinfo *reterr)
+{
+    const struct matrix *m = context;
+    float *importance = (float *)buffer;
+    (void)reterr;
+    calibration_factor(m->p->products_of[m->id], number, (double *)(buffer + FACTOR_BYTES), importance,
+                       (float(*)[FIT_BLOCK])(importance + FIT_BLOCK));
+    return ISO_OK;
+}
+
+static enum iso_err take_factor(void *context, uint32_t number, const uint8_t *buffer,
+                                struct iso_errinfo *reterr)
+{
+    const struct matrix *m = context;
+    uint64_t first = (uint64_t)number * FIT_BLOCK, n = num_min(FIT_BLOCK, m->p->tensors[m->id].cols - first);
+    (void)reterr;
+    memcpy(m->e->importance + first, buffer, n * sizeof(float));
+    memcpy(m->e->feedback + first * FIT_BLOCK, buffer + FIT_BLOCK * sizeof(float),
+           n * FIT_BLOCK * sizeof(float));
+    return ISO_OK;
+}
+
+// Sets m->fit: from the calibration, or every input alike.
+static enum iso_err prepare_fit(struct matrix *m, struct iso_errinfo *reterr)
+{
+    struct emitter *e = m->e;
+    uint32_t cols = m->p->tensors[m->id].cols;
+    m->fit = (struct pack_fit){.importance = e->importance};
+    if (m->p->products_of[m->id]) {
+        m->fit.feedback = e->feedback;
+        return workers_run(e->workers, (uint32_t)num_div_up(cols, FIT_BLOCK), make_factor, take_factor, m,
+                           reterr);
+    }
+    for (uint32_t i = 0; i < cols; i++)
+        e->importance[i] = 1;
+    return ISO_OK;
+}
+
+static enum iso_err make_piece(void *context, uint32_t number, uint8_t *buffer, struct iso_errinfo *reterr)
+{
+    const struct matrix *m = context;
+    return pack_piece(m->p, m->id, number, &m->fit, buffer, reterr);
+}
+
+static enum iso_err take_piece(void *context, uint32_t number, const uint8_t *buffer,
+                               struct iso_errinfo *reterr)
+{
+    const struct matrix *m = context;
+    uint64_t bytes = pack_piece_bytes(m->p, m->id), left = m->p->tensors[m->id].bytes - number * bytes;
+    return emit_packed(m->e, buffer, num_min(bytes, left), reterr);
+}
+
+static enum iso_err emit_matrix(struct emitter *e, const struct program *p, uint32_t id,
+                                struct iso_errinfo *reterr)
+{
+    struct matrix m = {.e = e, .p = p, .id = id};
+    uint64_t pieces = num_div_up(p->tensors[id].bytes, pack_piece_bytes(p, id));
+    enum iso_err err = pack_is_fitted(p, id) ? prepare_fit(&m, reterr) : ISO_OK;
+    return err ? err : workers_run(e->workers, (uint32_t)pieces, make_piece, take_piece, &m, reterr);
+}
+
 static enum iso_err emit_weights(struct emitter *e, struct program *p, struct iso_errinfo *reterr)
 {
     struct plan_section *s = &p->header.sections[PLAN_WEIGHTS];
@@ -59,7 +138,8 @@ static enum iso_err emit_weights(struct emitter *e, struct program *p, struct is
         if (kind == PLAN_BATCH || kind == PLAN_LOGITS)
             continue;
         ASSERT(e->weights_done == p->tensors[i].offset);
-        err = pack_tensor(p, i, e->buffer, &sink, reterr);
+        err =
+            kind == PLAN_MATRIX ? emit_matrix(e, p, i, reterr) : pack_tensor(p, i, e->buffer, &sink, reterr);
     }
     ASSERT(err || e->weights_done == p->weights_bytes);
     s->hash = hash_stream_close(e->hash);
@@ -89,6 +169,50 @@ static enum iso_err emit_all(struct emitter *e, struct program *p, struct iso_er
     return file_write_at(&e->file, 0, h, sizeof *h, reterr);
 }
 
+// One for each CPU that the process may use.
+static uint32_t usable_cpus(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+static enum iso_err open_buffers(struct emitter *e, const struct program *p, struct arena *buffer,
+                                 struct iso_errinfo *reterr)
+{
+    uint64_t piece = FACTOR_BYTES + CALIBRATION_SCRATCH_BYTES, cols = 1;
+    uint64_t threads = p->threads ? p->threads : usable_cpus();
+    for (uint32_t i = 0; i < p->header.n_tensors; i++)
+        if (p->tensors[i].kind == PLAN_MATRIX) {
+            piece = num_max(piece, pack_piece_buffer(p, i));
+            cols = num_max(cols, p->tensors[i].cols);
+        }
+    e->hash = hash_stream_open();
+    uint64_t bytes = pack_buffer_bytes(p), factors = cols * sizeof(float);
+    if (!e->hash || arena_init(buffer, bytes + factors * (FIT_BLOCK + 1) + 3 * ARENA_ALIGN))
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to pack weights");
+    e->buffer = arena_alloc(buffer, bytes);
+    e->importance = arena_alloc(buffer, factors);
+    e->feedback = arena_alloc(buffer, factors * FIT_BLOCK);
+    return workers_open((uint32_t)num_min(threads, WORKERS_MAX), piece, &e->workers, reterr);
+}
+
+// Said before any work; that the space is there then too, nobody can promise.
+static enum iso_err check_space(const struct file_writer *file, const struct program *p,
+                                struct iso_errinfo *reterr)
+{
+    struct statvfs fs;
+    uint64_t needed = program_other_bytes(p) + p->weights_bytes;
+    if (fstatvfs(file->fd, &fs))
+        return ISO_OK; // writing will say what is wrong
+    uint64_t available = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (needed <= available)
+        return ISO_OK;
+    return iso_fail(reterr, ISO_E_IO, 0, NULL,
+                    "%s: the plan takes %" PRIu64 " bytes and the file system has %" PRIu64 " left, %" PRIu64
+                    " too few",
+                    file->final_path, needed, available, needed - available);
+}
+
 enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,
                            void *context, struct iso_errinfo *reterr)
 {
@@ -97,15 +221,15 @@ enum iso_err program_write(struct program *p, const char *plan_path, compile_pro
     enum iso_err err = file_write_begin(plan_path, &e.file, reterr);
     if (err)
         return err;
-    e.hash = hash_stream_open();
-    if (!e.hash || arena_init(&buffer, pack_buffer_bytes(p)))
-        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to pack weights");
-    e.buffer = buffer.base;
+    err = check_space(&e.file, p, reterr);
+    if (!err)
+        err = open_buffers(&e, p, &buffer, reterr);
     struct fpenv env = fpenv_enter(); // the rotary table is computed
     if (!err)
         err = emit_all(&e, p, reterr);
     fpenv_leave(env);
     hash_stream_close(e.hash);
+    workers_close(e.workers);
     arena_deinit(&buffer);
     if (err)
         file_write_abandon(&e.file);

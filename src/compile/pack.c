@@ -10,6 +10,10 @@
 #include "compile/block.h"
 #include "kernels/dtype.h"
 #include "kernels/half.h"
+#include "kernels/kernels.h"
+
+#define PIECE_BYTES ((uint64_t)256 << 10) // of packed weights that a thread makes at a time, or one panel
+#define F16_MAX     65504.0f
 
 // One row of a source tensor: k inputs of one output.
 static uint64_t row_bytes(const struct model_tensor *t)
@@ -164,21 +168,154 @@ static void pack_panel(const struct plan_tensor *t, enum ggml_type source, const
     }
 }
 
-static enum iso_err pack_matrix(const struct program *p, uint32_t id, uint8_t *buffer,
-                                const struct pack_sink *sink, struct iso_errinfo *reterr)
+// Fitted codes and scales of a panel.
+static void pack_fitted(const struct plan_tensor *t, uint8_t (*code)[PANEL_LANES][GROUP],
+                        uint16_t (*d)[PANEL_LANES], uint8_t *panel)
+{
+    enum dtype type = (enum dtype)t->dtype;
+    const struct panel_layout at = panel_layout(type, t->cols);
+    memset(panel, 0, at.bytes);
+    memcpy(panel + at.scales, d, t->cols / GROUP * sizeof *d);
+    for (uint64_t group = 0; group < t->cols / GROUP; group++)
+        for (uint32_t lane = 0; lane < PANEL_LANES; lane++)
+            pack_codes(type, &at, code[group][lane], lane, group, panel);
+}
+
+// Where the weights of a panel are while they are given another type.
+struct fit_scratch {
+    float *w;                            // [k][16]
+    float *row;                          // [k]
+    uint8_t (*code)[PANEL_LANES][GROUP]; // [k / 32]
+    uint16_t (*d)[PANEL_LANES];          // [k / 32]
+    uint8_t *source;                     // a row as the file has it
+};
+
+static uint64_t fit_bytes(uint64_t k)
+{
+    return num_align(k * (PANEL_LANES + 1) * sizeof(float) + k * PANEL_LANES + k, PANEL_ALIGN);
+}
+
+static struct fit_scratch fit_scratch_at(uint8_t *base, uint64_t k)
+{
+    struct fit_scratch s = {.w = (float *)base, .row = (float *)base + k * PANEL_LANES};
+    s.code = (void *)(s.row + k);
+    s.d = (void *)(s.code + k / GROUP);
+    s.source = base + fit_bytes(k);
+    return s;
+}
+
+// Rows [first, first + 16) as f32, beside each other.
+static enum iso_err read_weights(const struct program *p, uint32_t id, uint32_t first, struct fit_scratch *s,
+                                 struct iso_errinfo *reterr)
 {
     const struct plan_tensor *t = &p->tensors[id];
-    uint64_t bytes = row_bytes(p->parts[p->part_of[id]].source);
+    const struct ir_part *part = &p->parts[p->part_of[id]];
+    uint32_t part_begin = 0, n = part_rows(part, PLAN_MATRIX);
+    memset(s->w, 0, (uint64_t)t->cols * PANEL_LANES * sizeof(float));
+    for (uint32_t lane = 0; lane < PANEL_LANES && first + lane < t->rows; lane++) {
+        uint32_t row = first + lane;
+        while (row - part_begin >= n) {
+            part_begin += n;
+            n = part_rows(++part, PLAN_MATRIX);
+        }
+        const struct model_tensor *source = part->source;
+        uint64_t bytes = row_bytes(source);
+        enum iso_err err =
+            read_blocks(p, source, source_row(part, n, row - part_begin) * bytes, s->source, bytes, reterr);
+        if (err)
+            return err;
+        block_values(source->type, s->source, t->cols, s->row);
+        for (uint32_t k = 0; k < t->cols; k++) {
+            if (s->row[k] > F16_MAX || s->row[k] < -F16_MAX)
+                return iso_fail(
+                    reterr, ISO_E_LIMIT, 0, NULL,
+                    "tensor \"%.*s\" holds %g; with --quant other than keep a weight is at most %g",
+                    STRV_ARG(source->name), (double)s->row[k], (double)F16_MAX);
+            s->w[(uint64_t)k * PANEL_LANES + lane] = s->row[k];
+        }
+    }
+    return ISO_OK;
+}
+
+static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t first,
+                              const struct pack_fit *fit, uint8_t *panel, uint8_t *scratch,
+                              struct iso_errinfo *reterr)
+{
+    const struct plan_tensor *t = &p->tensors[id];
+    struct fit_scratch s = fit_scratch_at(scratch, t->cols);
+    enum iso_err err = read_weights(p, id, first, &s, reterr);
+    if (err)
+        return err;
+    if (t->dtype == DT_F16) {
+        for (uint64_t i = 0; i < (uint64_t)t->cols * PANEL_LANES; i++) {
+            uint16_t half = f16_from_f32_saturating(s.w[i]);
+            memcpy(panel + 2 * i, &half, 2);
+        }
+        return ISO_OK;
+    }
+    struct fit_args a = {.dtype = (enum dtype)t->dtype,
+                         .k = t->cols,
+                         .w = s.w,
+                         .importance = fit->importance,
+                         .feedback = fit->feedback,
+                         .code = s.code,
+                         .d = s.d};
+    kernels_best()->fit(&a, 0, (t->cols + FIT_BLOCK - 1) / FIT_BLOCK);
+    pack_fitted(t, s.code, s.d, panel);
+    return ISO_OK;
+}
+
+bool pack_is_fitted(const struct program *p, uint32_t id)
+{
+    for (uint32_t i = 0; i < p->n_parts_of[id]; i++)
+        if (ir_dtype_of(p->parts[p->part_of[id] + i].source->type) != p->tensors[id].dtype)
+            return true;
+    return false;
+}
+
+uint32_t pack_piece_panels(const struct program *p, uint32_t id)
+{
+    uint64_t bytes = panel_layout((enum dtype)p->tensors[id].dtype, p->tensors[id].cols).bytes;
+    return (uint32_t)num_max(1, PIECE_BYTES / bytes);
+}
+
+uint64_t pack_piece_bytes(const struct program *p, uint32_t id)
+{
+    return pack_piece_panels(p, id) *
+           panel_layout((enum dtype)p->tensors[id].dtype, p->tensors[id].cols).bytes;
+}
+
+uint64_t pack_piece_buffer(const struct program *p, uint32_t id)
+{
+    uint64_t source = 0;
+    for (uint32_t i = 0; i < p->n_parts_of[id]; i++)
+        source = num_max(source, row_bytes(p->parts[p->part_of[id] + i].source));
+    uint64_t scratch = pack_is_fitted(p, id) ? fit_bytes(p->tensors[id].cols) + source : PANEL_LANES * source;
+    return num_align(pack_piece_bytes(p, id), PANEL_ALIGN) + scratch;
+}
+
+enum iso_err pack_piece(const struct program *p, uint32_t id, uint32_t piece, const struct pack_fit *fit,
+                        uint8_t *buffer, struct iso_errinfo *reterr)
+{
+    const struct plan_tensor *t = &p->tensors[id];
+    const struct model_tensor *source = p->parts[p->part_of[id]].source;
     uint64_t panel_bytes = panel_layout((enum dtype)t->dtype, t->cols).bytes;
-    uint8_t *panel = buffer, *rows = buffer + panel_bytes;
-    for (uint32_t first = 0; first < t->rows; first += PANEL_LANES) {
-        enum iso_err err = read_panel_rows(p, id, first, bytes, rows, reterr);
+    uint32_t panels = pack_piece_panels(p, id);
+    uint8_t *scratch = buffer + num_align(pack_piece_bytes(p, id), PANEL_ALIGN);
+    bool fitted = pack_is_fitted(p, id);
+    for (uint32_t i = 0; i < panels; i++, buffer += panel_bytes) {
+        uint64_t first = ((uint64_t)piece * panels + i) * PANEL_LANES;
+        enum iso_err err = ISO_OK;
+        if (first >= t->rows)
+            break;
+        if (fitted)
+            err = fit_panel(p, id, (uint32_t)first, fit, buffer, scratch, reterr);
+        else
+            err = read_panel_rows(p, id, (uint32_t)first, row_bytes(source), scratch, reterr);
         if (err)
             return err;
-        pack_panel(t, p->parts[p->part_of[id]].source->type, rows, bytes, panel);
-        err = sink->write(sink->context, panel, panel_bytes, reterr);
-        if (err)
-            return err;
+        if (!fitted)
+            pack_panel(t, source->type, scratch, row_bytes(source), buffer);
     }
     return ISO_OK;
 }
@@ -253,10 +390,7 @@ uint64_t pack_buffer_bytes(const struct program *p)
     for (uint32_t i = 0; i < p->header.n_tensors; i++) {
         const struct plan_tensor *t = &p->tensors[i];
         uint64_t bytes = 0;
-        if (t->kind == PLAN_MATRIX)
-            bytes = panel_layout((enum dtype)t->dtype, t->cols).bytes +
-                    PANEL_LANES * row_bytes(p->parts[p->part_of[i]].source);
-        else if (t->kind == PLAN_VECTOR)
+        if (t->kind == PLAN_VECTOR)
             bytes = 3 * plan_weight_bytes(t, &p->header.limits);
         else if (t->kind == PLAN_ANGLES)
             bytes = t->cols * (sizeof(float) + sizeof(double)) + PANEL_ALIGN;
@@ -268,13 +402,7 @@ uint64_t pack_buffer_bytes(const struct program *p)
 enum iso_err pack_tensor(const struct program *p, uint32_t id, uint8_t *buffer, const struct pack_sink *sink,
                          struct iso_errinfo *reterr)
 {
-    switch (p->tensors[id].kind) {
-    case PLAN_MATRIX:
-        return pack_matrix(p, id, buffer, sink, reterr);
-    case PLAN_VECTOR:
-        return pack_vector(p, id, buffer, sink, reterr);
-    default:
-        ASSERT(p->tensors[id].kind == PLAN_ANGLES);
-        return pack_angles(p, id, buffer, sink, reterr);
-    }
+    ASSERT(p->tensors[id].kind == PLAN_VECTOR || p->tensors[id].kind == PLAN_ANGLES);
+    return p->tensors[id].kind == PLAN_VECTOR ? pack_vector(p, id, buffer, sink, reterr)
+                                              : pack_angles(p, id, buffer, sink, reterr);
 }

@@ -5,6 +5,12 @@
 #include "compile/compile.h"
 #include "graph/ir.h"
 
+// The width of the embedding and the output matrix that these options mean.
+enum quant widths_head(const struct compile_options *options);
+// Gives each weight matrix the type that the options ask for. ISO_E_UNSUPPORTED where a matrix can't have it.
+enum iso_err pass_widths(struct graph *g, const struct compile_options *options,
+                         struct iso_errinfo *reterr) ISO_MUST_USE;
+
 // Matmuls beside each other that read the same columns with weights of one type become one: Q, K, V; gate and
 // up.
 void pass_fuse(struct graph *g);

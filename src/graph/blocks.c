@@ -9,7 +9,7 @@
 
 #define NAME_MAX_BYTES 96
 
-static enum dtype dtype_of(enum ggml_type type)
+enum dtype ir_dtype_of(enum ggml_type type)
 {
     switch (type) {
     case GGML_F32:
@@ -120,10 +120,12 @@ enum iso_err blocks_matrix(struct builder *b, const char *format, uint32_t layer
         return err;
     uint32_t part =
         graph_add_part(b->g, (struct ir_part){.source = t, .deinterleave_heads = deinterleave_heads});
-    *ret = graph_add_tensor(
-        b->g,
-        (struct ir_tensor){
-            .kind = IR_MATRIX, .dtype = dtype_of(t->type), .rows = n, .cols = k, .part = part, .n_parts = 1});
+    *ret = graph_add_tensor(b->g, (struct ir_tensor){.kind = IR_MATRIX,
+                                                     .dtype = ir_dtype_of(t->type),
+                                                     .rows = n,
+                                                     .cols = k,
+                                                     .part = part,
+                                                     .n_parts = 1});
     return ISO_OK;
 }
 

@@ -124,6 +124,9 @@ enum iso_err graph_init(struct graph *g, struct arena *arena) ISO_MUST_USE;
 
 const char *ir_code_name(enum ir_code code);
 
+// The type of weights that a plan holds as a file of this supported type has them.
+enum dtype ir_dtype_of(enum ggml_type type);
+
 static inline struct ir_ref ir_none(void)
 {
     return (struct ir_ref){.tensor = IR_NONE};

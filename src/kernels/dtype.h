@@ -45,6 +45,7 @@ enum dtype {
     DT_IQ4_NL = 13, // w = d * IQ4_VALUES[u],    u in 0..15
     DT_IQ4_XS = 14, // w = d * s * IQ4_VALUES[u]
     DT_A8 = 15,     // activations as codes: struct a8
+    DT_W6 = 16,     // w = d * (u - 32), u in 0..63; our own, GGUF has no such type
     DT_COUNT
 };
 

@@ -99,6 +99,29 @@ struct embed_args {
     float scale; // of the row
 };
 
+#define FIT_BLOCK 512 // inputs whose errors are weighed against each other
+
+// Weights of one panel to codes of a type that has no sub-scales and no minimum: Q8_0, W6, Q4_0, IQ4_NL.
+struct fit_args {
+    enum dtype dtype;
+    uint32_t k;
+    const float *w;          // [k][16]: of each input the 16 outputs; magnitudes below 2^40
+    const float *importance; // [k], each from 2^-30 to 2^30: D, how much an error in this input counts
+    const float
+        *feedback; // [k][FIT_BLOCK]: U^T, where U_ik of input k and the i-th input of its block; NULL: none
+    uint8_t (*code)[PANEL_LANES]
+                   [GROUP];     // [k / 32]: of each output; unsigned, with the type's zero, or signed bytes
+    uint16_t (*d)[PANEL_LANES]; // [k / 32]: f16 scales
+};
+
+// to[k][l] += sum over rows of x_k x_l, for the inputs l of k's block up to k, or a few more.
+struct products_args {
+    const float *x;      // [rows][cols]
+    uint64_t x_stride;   // bytes
+    uint32_t rows, cols; // cols a multiple of 32
+    float *to;           // [cols][FIT_BLOCK]
+};
+
 struct kernels {
     const char *name; // "c", "avx2", "avx512", "amx", "neon"
 
@@ -120,6 +143,11 @@ struct kernels {
     void (*attention)(const struct attention_args *a, uint32_t item_begin, uint32_t item_end);
     // Items: rows.
     void (*embed)(const struct embed_args *a, uint32_t row_begin, uint32_t row_end);
+
+    // The compiler's: codes and scales of small error (fit.c says which). Items: blocks of FIT_BLOCK inputs.
+    void (*fit)(const struct fit_args *a, uint32_t block_begin, uint32_t block_end);
+    // Items: inputs k.
+    void (*products)(const struct products_args *a, uint32_t k_begin, uint32_t k_end);
 
     // Over a vocabulary x[n]: the maximum in the defined order; false where a value is not finite (*ret_max
     // untouched).

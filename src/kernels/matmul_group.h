@@ -25,6 +25,12 @@ VEC_INLINE bool has_table(enum dtype type)
     return type == DT_IQ4_NL || type == DT_IQ4_XS;
 }
 
+// Codes of 6 bits: the highest two are a plane of their own.
+VEC_INLINE bool has_quarters(enum dtype type)
+{
+    return type == DT_Q6_K || type == DT_W6;
+}
+
 VEC_INLINE bool is_signed(enum dtype type)
 {
     return type == DT_Q8_0 || has_table(type);
@@ -55,6 +61,7 @@ VEC_INLINE int32_t zero_of(enum dtype type)
     case DT_Q3_K:
         return 4;
     case DT_Q6_K:
+    case DT_W6:
         return 32;
     default:
         return 0;
@@ -81,7 +88,7 @@ VEC_INLINE uint32_t code_bytes(enum dtype type)
 
 VEC_INLINE uint32_t high_bytes(enum dtype type)
 {
-    return type == DT_Q6_K ? 128 : high_bit(type) ? 64 : 0;
+    return has_quarters(type) ? 128 : high_bit(type) ? 64 : 0;
 }
 
 // Bytes of a panel for each group of 32: codes, high planes, sub-scales, scales, minima.
@@ -99,7 +106,7 @@ VEC_INLINE const uint8_t *panel_codes(enum dtype type, const uint8_t *panel, uin
 // Which of a group's 8 vectors of codes is in pair 0..3, half 0 or 1: a pair is what lies together.
 VEC_INLINE uint32_t pair_vector(enum dtype type, uint32_t pair, uint32_t half)
 {
-    return type == DT_Q8_0 || subs_of(type) == 2 ? 2 * pair + half : pair + 4 * half;
+    return type == DT_Q8_0 || has_quarters(type) || subs_of(type) == 2 ? 2 * pair + half : pair + 4 * half;
 }
 
 // A pair of vectors of 2-bit numbers, from what holds those of a group.
@@ -134,7 +141,7 @@ VEC_INLINE void group_codes(enum dtype type, const uint8_t *panel, const struct 
         code[0] = vb_add_bit(code[0], bits[pair_vector(type, pair, 0)], high_bit(type));
         code[1] = vb_add_bit(code[1], bits[pair_vector(type, pair, 1)], high_bit(type));
     }
-    if (type == DT_Q6_K) {
+    if (has_quarters(type)) {
         vb quarters[2];
         pair_quarters(high, pair, quarters);
         code[0] = vb_add_high(code[0], quarters[0]);

@@ -154,7 +154,7 @@ static int32_t panel_code(enum dtype type, const uint8_t *panel, const struct pa
     uint32_t code, quarter = 64 * (vector / 4), shift = 2 * (vector % 4);
     if (code_bytes(type) == 128)
         code = codes[quarter] >> shift & 3;
-    else if (type == DT_Q6_K)
+    else if (has_quarters(type))
         code = (codes[64 * (vector / 2)] >> 4 * (vector % 2) & 15) | (high[quarter + byte] >> shift & 3) << 4;
     else
         code = codes[64 * (vector % 4)] >> (vector < 4 ? 0 : 4) & 15;

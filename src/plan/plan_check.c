@@ -37,6 +37,8 @@ static enum iso_err check_numbers(const struct plan_header *h, struct iso_errinf
         {"slots", l->slots, 1, PLAN_SLOTS_MAX},
         {"batch_tokens", l->batch_tokens, 1, PLAN_BATCH_TOKENS_MAX},
         {"kv_type", l->kv_type, 0, KV_TYPE_COUNT - 1},
+        {"quant", l->quant, 0, QUANT_COUNT - 1},
+        {"quant_head", l->quant_head, 0, QUANT_COUNT - 1},
         {"arena_bytes", h->arena_bytes, 1, PLAN_ARENA_MAX},
         {"n_tensors", h->n_tensors, 1, PLAN_TENSORS_MAX},
         {"n_ops", h->n_ops, 1, PLAN_OPS_MAX},

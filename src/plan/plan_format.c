@@ -17,6 +17,35 @@ const char *plan_code_name(uint32_t code)
     return code < PLAN_CODE_COUNT ? CODE_NAMES[code] : "?";
 }
 
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} QUANTS[QUANT_COUNT] = {
+#define X(id, text, type) [QUANT_##id] = {text, type},
+    QUANT_LIST(X)
+#undef X
+};
+
+const char *quant_name(uint32_t quant)
+{
+    return quant < QUANT_COUNT ? QUANTS[quant].name : "?";
+}
+
+bool quant_from_name(const char *name, enum quant *ret)
+{
+    for (int i = 0; i < QUANT_COUNT; i++)
+        if (strcmp(QUANTS[i].name, name) == 0) {
+            *ret = (enum quant)i;
+            return true;
+        }
+    return false;
+}
+
+enum dtype quant_dtype(enum quant quant)
+{
+    return QUANTS[quant].dtype;
+}
+
 bool plan_name_is_valid(const char name[PLAN_NAME_BYTES])
 {
     size_t n = strnlen(name, PLAN_NAME_BYTES), len = 0;

@@ -14,7 +14,7 @@
 #include "kernels/kv_layout.h"
 
 #define PLAN_MAGIC      "ISOPLAN\n"
-#define PLAN_VERSION    4
+#define PLAN_VERSION    5
 #define PLAN_ALIGN      4096
 #define PLAN_NAME_BYTES 64 // of names in the header and of a tensor, with the terminating zero
 #define PLAN_EOG_MAX    8
@@ -57,12 +57,30 @@ struct plan_model {
     uint32_t context; // tokens the model was trained for
 };
 
+// What weight matrices were given when the plan was compiled.
+//    name  text   type of weights
+#define QUANT_LIST(X)                                              \
+    X(KEEP, "keep", DT_COUNT) /* as the model's files have them */ \
+    X(F16, "f16", DT_F16)                                          \
+    X(W8, "w8", DT_Q8_0)                                           \
+    X(W6, "w6", DT_W6)                                             \
+    X(W4, "w4", DT_IQ4_NL)
+
+enum quant {
+#define X(name, text, dtype) QUANT_##name,
+    QUANT_LIST(X)
+#undef X
+        QUANT_COUNT
+};
+
 // What the plan was compiled for.
 struct plan_limits {
     uint32_t max_seq_len;  // tokens of a slot, prompt and output together
     uint32_t slots;        // sequences at once, also the most rows of logits in a step
     uint32_t batch_tokens; // the most tokens in a step
     uint32_t kv_type;      // enum kv_type
+    uint32_t quant;        // enum quant, of the layers' matrices
+    uint32_t quant_head;   // the same, of the embedding and the output matrix
 };
 
 struct plan_header {
@@ -138,8 +156,8 @@ struct plan_op {
 
 _Static_assert(sizeof(struct plan_section) == 32, "plan layout");
 _Static_assert(sizeof(struct plan_model) == 160, "plan layout");
-_Static_assert(sizeof(struct plan_limits) == 16, "plan layout");
-_Static_assert(sizeof(struct plan_header) == 24 + 160 + 160 + 16 + 8 + 16 + 32 + 16, "plan layout");
+_Static_assert(sizeof(struct plan_limits) == 24, "plan layout");
+_Static_assert(sizeof(struct plan_header) == 24 + 160 + 160 + 24 + 8 + 16 + 32 + 16, "plan layout");
 _Static_assert(sizeof(struct plan_tensor) == 96, "plan layout");
 _Static_assert(sizeof(struct plan_op) == 64, "plan layout");
 _Static_assert(PLAN_ALIGN % PANEL_ALIGN == 0, "sections keep the panels' alignment");
@@ -150,6 +168,11 @@ _Static_assert((uint64_t)2 * PLAN_LAYERS_MAX * PLAN_HEADS_MAX * KV_BLOCK_TOKENS 
                "the size of no KV pool overflows");
 
 const char *plan_code_name(uint32_t code);
+const char *quant_name(uint32_t quant);
+// Looks up a name; false where it is none.
+bool quant_from_name(const char *name, enum quant *ret);
+// The type of weights, DT_COUNT where it is the file's.
+enum dtype quant_dtype(enum quant quant);
 
 // True where a name is as struct plan_model says.
 bool plan_name_is_valid(const char name[PLAN_NAME_BYTES]);

@@ -233,15 +233,23 @@ static void run_together(const struct exec *e, const struct plan_op *ops, uint32
     }
 }
 
+static void call_tap(const struct exec *e, const struct plan_op *op, uint32_t number, uint32_t thread)
+{
+    e->u->tap(e->u->tap_context, number, value_at(e, op->in[0]), stride_of(e, op->in[0]), rows_of(e, op->out),
+              op->in[0].cols, thread);
+}
+
 static void run_program(void *context, uint32_t thread)
 {
-    (void)thread;
     const struct exec *e = context;
+    uint32_t matmuls = 0;
     const struct plan *plan = e->u->plan;
     for (uint32_t first = 0, last; first < plan->header->n_ops; first = last) {
         last = first + 1;
         while (last < plan->header->n_ops && !e->u->meets[last - 1])
             last++;
+        if (e->u->tap && plan->ops[first].code == PLAN_OP_MATMUL)
+            call_tap(e, &plan->ops[first], matmuls++, thread);
         run_together(e, plan->ops + first, last - first);
         if (last < plan->header->n_ops)
             team_barrier(&e->u->team);

@@ -213,6 +213,12 @@ enum iso_err unit_submit(struct unit *u, const struct unit_request *request, uin
     return ISO_OK;
 }
 
+void unit_set_tap(struct unit *u, unit_tap *tap, void *context)
+{
+    u->tap = tap;
+    u->tap_context = context;
+}
+
 void unit_cancel(struct unit *u, uint32_t slot)
 {
     ASSERT(slot < u->plan->header->limits.slots);

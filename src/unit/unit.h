@@ -74,6 +74,12 @@ void unit_close(struct unit *u);
 // were cached.
 enum iso_err unit_submit(struct unit *u, const struct unit_request *request, uint32_t *ret_slot,
                          uint32_t *ret_reused, struct iso_errinfo *reterr) ISO_MUST_USE;
+// Called by every thread before it takes its part of a matmul: the inputs of all rows, f32 or codes as the plan has them.
+// `number` counts the program's matmuls. It may read the rows until it returns, and must not change them.
+typedef void unit_tap(void *context, uint32_t number, const void *x, uint64_t stride, uint32_t rows,
+                      uint32_t cols, uint32_t thread);
+// For calibration. NULL: none. Not while a step runs.
+void unit_set_tap(struct unit *u, unit_tap *tap, void *context);
 // Frees the slot; does nothing where it is free already.
 void unit_cancel(struct unit *u, uint32_t slot);
 

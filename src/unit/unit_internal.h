@@ -46,6 +46,8 @@ struct unit {
     struct unit_event *events; // [slots]
     struct sampler sampler;
     struct team team;
+    unit_tap *tap; // NULL: none
+    void *tap_context;
 };
 
 // Chooses the rows of the next step: decoding sequences first, one row each, then prompt chunks, both in

@@ -51,7 +51,7 @@ def test_aliases_and_defaults(models, tmp_path):
     ok("compile", models.llama, "-o", b, "--kv", "q8")
     assert a.read_bytes() != b.read_bytes()
     limits = ok("inspect", b, "--json").json["limits"]
-    assert limits == {"max_seq_len": 512, "slots": 1, "batch_tokens": 128, "kv": "q8"}
+    assert limits == {"max_seq_len": 512, "slots": 1, "batch_tokens": 128, "kv": "q8", "quant": "keep", "quant_embedding": "keep"}
     assert ok("compile", models.llama, "-o", b, "-np", 200, "--json").json["slots"] == 200
     assert ok("inspect", b, "--json").json["limits"]["batch_tokens"] == 200
 
@@ -121,7 +121,7 @@ def test_killed_on_the_way_leaves_nothing(tmp_path):
 def test_plain_lines_without_a_terminal(models, tmp_path):
     r = ok("compile", models.llama, "-o", tmp_path / "m.plan")
     assert b"\r" not in r.err and b"\x1b" not in r.err, r
-    percents = [int(n) for n in re.findall(rb"^compiling: (\d+)% of [\d.]+ \w+$", r.err, re.M)]
+    percents = [int(n) for n in re.findall(rb"^compiling: (\d+)% of [\d.]+ \w+, \d+ s left$", r.err, re.M)]
     assert len(percents) == r.err.count(b"\n") <= 10
     assert percents == sorted(set(percents)) and percents[-1] == 100
 

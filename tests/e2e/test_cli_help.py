@@ -176,11 +176,17 @@ def test_page_has_the_exit_codes():
     assert rows == exit_codes()
 
 
+def write_eval_files(folder):
+    (folder / "text.txt").write_text("A text of some words, and a few more of them.")
+    (folder / "questions.jsonl").write_text('{"prompt": "x", "choices": [" a", " b"], "answer": 0}\n')
+
+
 def test_pages_examples_work(models, tmp_path):
     """Every line of the page's shell blocks, in order, in one folder with a model.gguf and a folder model/."""
     (tmp_path / "model.gguf").write_bytes(models.llama.read_bytes())
     make_tiny.make(tmp_path / "float.gguf", type="F16")
     make_hf.make(tmp_path / "float.gguf", tmp_path / "model")
+    write_eval_files(tmp_path)
     parts, _ = sections()
     for command in COMMANDS:
         lines = [line for block in re.findall(r"^```sh\n(.*?)^```", parts[command], re.S | re.M)
@@ -205,7 +211,12 @@ def members(value, prefix=""):
 
 def test_page_names_every_json_member(models, plan, tmp_path):
     parts, text = sections()
+    write_eval_files(tmp_path)
+    evaluated = ok("eval", plan, "--against", plan, "--text", tmp_path / "text.txt", "--choices",
+                   tmp_path / "questions.jsonl", "--json").json
+    assert set(evaluated["against"]) == set(evaluated["model"])
     outputs = {
+        "eval": dict(evaluated, against={}),
         "compile": ok("compile", models.llama, "-o", tmp_path / "m.plan", "--json").json,
         "fit": ok("fit", plan, "--json", "--pool", "1GiB").json,
         "generate": ok("generate", plan, "-p", "x", "-n", 2, "--json").json,

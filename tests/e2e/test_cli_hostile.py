@@ -24,6 +24,7 @@ BINARY = pytest.mark.parametrize("binary", BINARIES, ids=["release", "asan"])
 
 def ask(command, path, binary, tmp_path):
     extra = {"compile": ["-o", tmp_path / "out.plan"], "generate": ["-p", "x", "-n", 2], "chat": ["-p", "x", "-n", 2],
+             "eval": ["--text", __file__, "--tokens", 40],
              "bench": ["--repeat", 1, "--output-tokens", 2]}
     r = iso(command, path, *extra.get(command, []), binary=binary)
     assert not (tmp_path / "out.plan").exists()

@@ -167,6 +167,7 @@ CHECKED_MATMUL(Q5_K)
 CHECKED_MATMUL(Q6_K)
 CHECKED_MATMUL(IQ4_NL)
 CHECKED_MATMUL(IQ4_XS)
+CHECKED_MATMUL(W6)
 
 static void rmsnorm(const struct norm_args *a, uint32_t begin, uint32_t end)
 {
@@ -279,6 +280,7 @@ static struct kernels checked_kernels(void)
     k.matmul[DT_Q6_K] = matmul_Q6_K;
     k.matmul[DT_IQ4_NL] = matmul_IQ4_NL;
     k.matmul[DT_IQ4_XS] = matmul_IQ4_XS;
+    k.matmul[DT_W6] = matmul_W6;
     k.rmsnorm = rmsnorm;
     k.quantize = quantize;
     k.add = add;

@@ -38,7 +38,7 @@ USAGE, IO, NONFINITE = 2, 3, 11  # exit codes
 
 # The plan file, as src/plan/plan_format.h describes it.
 PAGE, LANES, GROUP, PANEL_ALIGN = 4096, 16, 32, 64
-HEADER = struct.Struct("<8sIIQ" + "QQ16s" * 5 + "64s64s8I" + "4I" + "Q" + "4I" + "8I" + "16s")
+HEADER = struct.Struct("<8sIIQ" + "QQ16s" * 5 + "64s64s8I" + "6I" + "Q" + "4I" + "8I" + "16s")
 TENSOR = struct.Struct("<64s4IQQ")
 BATCH, LOGITS, MATRIX, VECTOR, ANGLES = range(5)
 PlanTensor = namedtuple("PlanTensor", "name kind dtype rows cols offset bytes")
@@ -48,12 +48,12 @@ class Plan:
     def __init__(self, path):
         self.bytes = pathlib.Path(path).read_bytes()
         f = HEADER.unpack_from(self.bytes)
-        assert f[0] == b"ISOPLAN\n" and f[1] == 4 and f[2] == HEADER.size and f[3] == len(self.bytes)
+        assert f[0] == b"ISOPLAN\n" and f[1] == 5 and f[2] == HEADER.size and f[3] == len(self.bytes)
         self.sections = [(f[4 + 3 * i], f[5 + 3 * i]) for i in range(5)]
         self.arch = f[19].rstrip(b"\0").decode()
         self.model = dict(zip("vocab hidden layers heads kv_heads head_dim ffn context".split(), f[21:29]))
-        self.limits = dict(zip("max_seq_len slots batch_tokens kv_type".split(), f[29:33]))
-        self.eog = f[38 : 38 + f[37]]
+        self.limits = dict(zip("max_seq_len slots batch_tokens kv_type quant quant_head".split(), f[29:35]))
+        self.eog = f[40 : 40 + f[39]]
         table = self.section(0)
         self.tensors = []
         for at in range(0, len(table), TENSOR.size):
@@ -234,7 +234,7 @@ def test_other_alignment_and_version(tmp_path):
 def test_the_file_is_laid_out_as_described(tmp_path):
     make_tiny.make(tmp_path / "m.gguf", type="mixed")
     plan = compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--max-seq-len", 100, "--slots", 3)
-    assert plan.limits == dict(max_seq_len=100, slots=3, batch_tokens=128, kv_type=0)
+    assert plan.limits == dict(max_seq_len=100, slots=3, batch_tokens=128, kv_type=0, quant=0, quant_head=0)
     assert plan.arch == "llama" and plan.eog == (328, 330)
     end = HEADER.size
     for offset, n in plan.sections:
@@ -348,10 +348,10 @@ def test_limits(tmp_path, options, says):
 def test_limits_at_their_ends(tmp_path):
     make_tiny.make(tmp_path / "m.gguf")
     limits = compiled(tmp_path / "m.gguf", tmp_path / "m.plan").limits
-    assert limits == dict(max_seq_len=512, slots=1, batch_tokens=128, kv_type=0)
+    assert limits == dict(max_seq_len=512, slots=1, batch_tokens=128, kv_type=0, quant=0, quant_head=0)
     options = ["--max-seq-len", 2, "--slots", 1024, "--batch-tokens", 8192, "--kv", "q8"]
     limits = compiled(tmp_path / "m.gguf", tmp_path / "m.plan", *options).limits
-    assert limits == dict(max_seq_len=2, slots=1024, batch_tokens=8192, kv_type=1)
+    assert limits == dict(max_seq_len=2, slots=1024, batch_tokens=8192, kv_type=1, quant=0, quant_head=0)
     assert compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--slots", 200).limits["batch_tokens"] == 200
 
 

@@ -164,12 +164,11 @@ def write(path, meta, tensors, version=3, alignment=DEFAULT_ALIGNMENT):
         f.write(b"\0" * (-f.tell() % alignment))
 
 
-def dequantize_file(source, path):
-    """The same model with every tensor dequantized to F32: what an engine computes without rounding activations."""
-    r = Reader(source)
-    kinds = {"token": "str", "token_type": "i32", "tokens": "str", "merges": "str", "languages": "str", "tags": "str"}
+def typed_meta(reader):
+    """The metadata of a model as write() takes it."""
+    kinds = {"token": "str", "token_type": "i32", "tokens": "str", "merges": "str", "languages": "str", "tags": "str", "scores": "f32"}
     meta = []
-    for key, value in r.meta.items():
+    for key, value in reader.meta.items():
         if isinstance(value, list):
             kind = f"[{kinds[key.rsplit('.', 1)[1]]}]"
         elif isinstance(value, str):
@@ -177,8 +176,14 @@ def dequantize_file(source, path):
         else:
             kind = {bool: "bool", int: "u32", float: "f32"}[type(value)]
         meta.append((key, kind, value))
+    return meta
+
+
+def dequantize_file(source, path):
+    """The same model with every tensor dequantized to F32: what an engine computes without rounding activations."""
+    r = Reader(source)
     tensors = [(t.name, "F32", t.dims, lambda t=t: t.f32().reshape(-1).view(np.uint8)) for t in r.tensors.values()]
-    write(path, meta, tensors)
+    write(path, typed_meta(r), tensors)
 
 
 def _pack_string(s):

@@ -61,6 +61,8 @@ static inline struct weights_rule weights_rule(enum dtype type)
         return (struct weights_rule){.bits = 4};
     case DT_IQ4_XS:
         return (struct weights_rule){4, 0, false, 1, -32, 31, 0};
+    case DT_W6:
+        return (struct weights_rule){.bits = 6, .zero = 32};
     default:
         return (struct weights_rule){0};
     }

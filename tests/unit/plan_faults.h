@@ -103,6 +103,8 @@ static struct plan_ref whole(struct tiny_plan *p, uint32_t id)
     X(no_batch,                p->h->limits.batch_tokens = 0,                       "batch_tokens", "is 0") \
     X(huge_batch,              p->h->limits.batch_tokens = PLAN_BATCH_TOKENS_MAX + 1, "batch_tokens", "is 8193") \
     X(more_slots_than_batch,   p->h->limits.slots = 9,                              "batch_tokens less slots", "") \
+    X(unknown_quant,           p->h->limits.quant = QUANT_COUNT,                    "quant", "is 5") \
+    X(unknown_quant_head,      p->h->limits.quant_head = QUANT_COUNT,               "quant_head", "is 5") \
     X(unknown_kv_type,         p->h->limits.kv_type = KV_TYPE_COUNT,                "kv_type", "is 2") \
     X(no_arena,                p->h->arena_bytes = 0,                               "arena_bytes", "is 0") \
     X(huge_arena,              p->h->arena_bytes = UINT64_MAX,                      "arena_bytes", "allowed is") \

@@ -2,8 +2,8 @@
 // the sum in f64, whatever the range of panels and the rows computed beside.
 #include "kernel_weights.h"
 
-static const enum dtype TYPES[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,  DT_Q8_0,
-                                   DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS};
+static const enum dtype TYPES[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1,   DT_Q8_0,
+                                   DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_W6};
 
 static float *sentinels(uint64_t bytes)
 {

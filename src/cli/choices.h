@@ -1,0 +1,29 @@
+// A user's own multiple-choice questions: how often a model finds the right answer more probable than the others.
+//
+// The file has one JSON object a line: {"prompt": "...", "choices": ["...", ...], "answer": 0}. The answer is the number
+// of the right choice, from 0. A choice is scored as the text that follows the prompt, so it usually begins with a
+// space. Empty lines are skipped.
+#pragma once
+
+#include "cli/session.h"
+
+#define CHOICES_MAX       16 // of a question
+#define CHOICES_LINES_MAX 100000
+
+struct choices_result {
+    uint32_t questions;
+    uint32_t right;         // by the sum of the choice's log probabilities
+    uint32_t right_by_byte; // by that sum over the choice's bytes, which doesn't favour short answers
+};
+
+// The 95% confidence interval of a share (Wilson, 1927).
+struct choices_interval {
+    double low, high;
+};
+struct choices_interval choices_interval(uint32_t right, uint32_t n);
+
+typedef void choices_progress(void *context, uint64_t done, uint64_t total);
+
+// Errors name the file, and the line that they are about. A question that doesn't fit max_seq_len is one.
+enum iso_err choices_run(struct session *s, const char *path, choices_progress *progress, void *context,
+                         struct choices_result *ret, struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -1,0 +1,49 @@
+// Measuring a model's quality: how well it predicts a text, how far it is from another model, how often it prefers
+// the right answer.
+#pragma once
+
+#include "cli/session.h"
+
+#define EVAL_TOKENS_MAX 1048576
+
+// A text as tokens, cut into windows that are scored each from its beginning.
+struct eval_text {
+    uint32_t *ids; // without edges
+    uint32_t n;
+    uint32_t window; // tokens of one, its BOS among them
+};
+
+// Reads and tokenizes the file, at most `tokens_max` tokens of it (0: all). Release with eval_text_close.
+enum iso_err eval_text_open(struct session *s, const char *path, uint32_t window, uint32_t tokens_max,
+                            struct eval_text *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+void eval_text_close(struct eval_text *t);
+
+// Of one model on a text. Sums in f64, in the order of the text.
+struct eval_side {
+    double nll;  // mean negative log probability of a token, nats
+    uint64_t ns; // that scoring took
+};
+
+struct eval_result {
+    uint32_t scored; // tokens whose probability was taken: all but the first of each window
+    struct eval_side side[2];
+    // Where there are two: of the second's distribution P and the first's Q, over the scored positions.
+    double kl_mean, kl_p99; // sum P log(P / Q), nats
+    double top1;            // share of positions at which both prefer the same token
+    double nll_error;       // standard error of the mean difference of nll
+};
+
+typedef void eval_progress(void *context, uint64_t done, uint64_t total);
+
+// Scores the text with one session, or with two whose plans have the same vocabulary and slots.
+enum iso_err eval_run(struct session *const *sessions, uint32_t n, const struct eval_text *text,
+                      eval_progress *progress, void *context, struct eval_result *ret,
+                      struct iso_errinfo *reterr) ISO_MUST_USE;
+
+// Tokens a second of greedy decode after the text's beginning, one sequence.
+enum iso_err eval_decode(struct session *s, const struct eval_text *text, double *ret,
+                         struct iso_errinfo *reterr) ISO_MUST_USE;
+
+// Log probabilities of ids[from..n) after what stands before each: their sum. n is at most max_seq_len.
+enum iso_err eval_continuation(struct session *s, const uint32_t *ids, uint32_t n, uint32_t from, double *ret,
+                               struct iso_errinfo *reterr) ISO_MUST_USE;

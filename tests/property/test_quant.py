@@ -1,0 +1,215 @@
+"""--quant: the compiler's own widths, against an implementation in numpy from the description in
+docs/internals/quantization.md, and what they cost."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import test_compile as packed
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "tools"))
+import gguf_io  # noqa: E402
+import make_tiny  # noqa: E402
+
+CLI = packed.BUILD / "isochron"
+GROUP = 32
+F = np.float32
+# Width: name of the type in the plan, least and greatest code, distance of the candidates.
+WIDTHS = {"w8": ("Q8_0", -127, 127, 0.1), "w6": ("W6", -32, 31, 0.15), "w4": ("IQ4_NL", -127, 113, 2.0)}
+STEPS = 9
+
+
+def nearest(v, width):
+    """The value of the code nearest to v."""
+    _, low, high, _ = WIDTHS[width]
+    if width != "w4":
+        return np.rint(np.clip(v, F(low), F(high))) + F(0)  # no -0
+    table = gguf_io.IQ4_VALUES.astype(F)
+    return table[np.searchsorted((table[1:] + table[:-1]) / 2, v, side="left")]
+
+
+def ascending_sum(x):
+    """Over the last axis, in float32, one after the other."""
+    total = np.zeros(x.shape[:-1], F)
+    for i in range(x.shape[-1]):
+        total = total + x[..., i]
+    return total
+
+
+def quantize(w, width):
+    """The matrix that codes of this width stand for, all inputs counting alike."""
+    _, low, high, step = WIDTHS[width]
+    g = w.astype(F).reshape(len(w), -1, GROUP)
+    at = np.abs(g).argmax(axis=2)
+    most = np.take_along_axis(g, at[..., None], 2)[..., 0]
+    some = np.abs(most) > F(2.0**-60)
+    inverse = np.where(some, F(1) / np.where(some, most, F(1)), F(0))
+    gain, best = np.zeros_like(most), np.zeros_like(most)
+    for end in (low, high):
+        for i in range(-STEPS, STEPS + 1):
+            t = F(end) + F(i) * F(step)
+            q = nearest(g * (t * inverse)[..., None], width).astype(F)
+            wq, qq = ascending_sum(q * g), ascending_sum(q * q)
+            d = wq / np.where(qq > 0, qq, F(1))
+            reached = wq * d
+            better = reached > gain
+            gain, best = np.where(better, reached, gain), np.where(better, d, best)
+    d = best.astype(np.float16).astype(F)
+    inverse = np.where(d != 0, F(1) / np.where(d != 0, d, F(1)), F(0))
+    return (d[..., None] * nearest(g * inverse[..., None], width).astype(F)).reshape(w.shape)
+
+
+@pytest.fixture(autouse=True)
+def own_types(monkeypatch):
+    monkeypatch.setattr(packed, "TYPES", [*packed.TYPES, "A8", "W6"])
+    monkeypatch.setitem(packed.GROUPED, "W6", (6, 32, 0, 0))
+
+
+def tiny(path, **changes):
+    make_tiny.make(path, **(dict(arch="llama", type="F32", hidden=96, heads=6, kv_heads=2, head_dim=32, ffn=160) | changes))
+    return gguf_io.Reader(path)
+
+
+def type_name(t):
+    return packed.TYPES[t.dtype]
+
+
+@pytest.mark.parametrize("source", ["F32", "BF16", "Q4_0", "Q5_1", "k-mixed"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_codes_are_those_of_the_description(tmp_path, width, source):
+    shape = dict(make_tiny.SUPER, heads=24, kv_heads=8) if source in make_tiny.SUPER_TYPES else {}
+    model = tiny(tmp_path / "m.gguf", type=source, **shape)
+    plan = packed.compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--quant", width, "--quant-embedding", width)
+    for t in plan.weights(packed.MATRIX):
+        got, padding = packed.unpack(plan, t)
+        assert type_name(t) == WIDTHS[width][0]
+        packed.assert_same_bits(got, quantize(packed.expected(plan, model, t.name), width), t.name)
+        assert np.all(padding == 0), t.name
+
+
+@pytest.mark.parametrize("source", ["F32", "BF16", "Q8_0"])
+def test_f16_is_rounded_to_nearest(tmp_path, source):
+    model = tiny(tmp_path / "m.gguf", type=source)
+    plan = packed.compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--quant", "f16")
+    for t in plan.weights(packed.MATRIX):
+        want = packed.expected(plan, model, t.name).astype(np.float16).astype(F)
+        assert type_name(t) == "F16"
+        packed.assert_same_bits(packed.unpack(plan, t)[0], want, t.name)
+
+
+@pytest.mark.parametrize("options,layers,head", [
+    (["--quant", "w4"], "IQ4_NL", "W6"),
+    (["--quant", "w8"], "Q8_0", "Q8_0"),
+    (["--quant", "w4", "--quant-embedding", "keep"], "IQ4_NL", "F32"),
+    (["--quant-embedding", "f16"], "F32", "F16"),
+])
+def test_the_embedding_has_a_width_of_its_own(tmp_path, options, layers, head):
+    tiny(tmp_path / "m.gguf")
+    plan = packed.compiled(tmp_path / "m.gguf", tmp_path / "m.plan", *options)
+    for t in plan.weights(packed.MATRIX):
+        is_head = t.name.startswith(("token_embd", "output."))
+        assert type_name(t) == (head if is_head else layers), t.name
+
+
+def test_the_same_bytes_from_any_number_of_threads(tmp_path):
+    tiny(tmp_path / "m.gguf", hidden=256, ffn=1024, layers=3)
+    plans = [packed.compiled(tmp_path / "m.gguf", tmp_path / f"{n}.plan", "--quant", "w4", "--threads", n).bytes
+             for n in (1, 2, 5)]
+    assert plans[0] == plans[1] == plans[2]
+
+
+def test_search_beats_rounding(tmp_path):
+    """Less squared error than d = amax / 7, 31 or 127 and nearest codes."""
+    model = tiny(tmp_path / "m.gguf", hidden=256, ffn=512)
+    for width, most in (("w4", 7), ("w6", 31), ("w8", 127)):
+        plan = packed.compiled(tmp_path / "m.gguf", tmp_path / "m.plan", "--quant", width)
+        for t in plan.weights(packed.MATRIX):
+            if t.name.startswith("token_embd"):
+                continue
+            w = packed.expected(plan, model, t.name).astype(np.float64)
+            g = w.reshape(-1, GROUP)
+            d = (np.abs(g).max(axis=1, keepdims=True) / most).astype(np.float16).astype(np.float64)
+            plain = np.clip(np.rint(g / d), -most - 1, most) * d
+            error = np.sum((packed.unpack(plan, t)[0] - w) ** 2)
+            assert error < np.sum((plain - g) ** 2) * (0.9 if width == "w4" else 1), (width, t.name)
+
+
+@pytest.mark.parametrize("options,code,says", [
+    (["--quant", "w8"], 9, "no multiple of 32 as w8 needs; --quant f16 and keep take it"),
+])
+def test_refused(tmp_path, options, code, says):
+    tiny(tmp_path / "m.gguf", hidden=80, heads=5, kv_heads=1, head_dim=16, ffn=160)
+    r = packed.run(tmp_path / "m.gguf", tmp_path / "m.plan", *options)
+    assert r.returncode != 0 and says in r.stderr, r.stderr
+    assert not (tmp_path / "m.plan").exists()
+
+
+def test_weights_over_f16_are_refused(tmp_path):
+    model = tiny(tmp_path / "m.gguf")
+    tensors = [(t.name, "F32", t.dims, lambda t=t: (t.f32() * (F(1e7) if t.name == "blk.0.ffn_up.weight" else F(1)))
+                .reshape(-1).view(np.uint8)) for t in model.tensors.values()]
+    gguf_io.write(tmp_path / "big.gguf", gguf_io.typed_meta(model), tensors)
+    r = packed.run(tmp_path / "big.gguf", tmp_path / "m.plan", "--quant", "w6")
+    assert "blk.0.ffn_up.weight" in r.stderr and "at most 65504" in r.stderr
+    assert not (tmp_path / "m.plan").exists()
+
+
+# ---- calibration
+
+
+def cli(*args):
+    r = subprocess.run([CLI, *map(str, args), "--json"], capture_output=True, text=True, timeout=600,
+                       env={**os.environ, "XDG_CACHE_HOME": str(cli.cache)})
+    return r, json.loads(r.stdout) if r.stdout else None
+
+
+@pytest.fixture
+def cache(tmp_path):
+    cli.cache = tmp_path / "cache"
+    return tmp_path
+
+
+def write_text(path, n=3000, seed=5):
+    rng = np.random.default_rng(seed)
+    path.write_text(" ".join("".join(chr(97 + c) for c in rng.integers(0, 26, rng.integers(1, 8))) for _ in range(n)))
+
+
+def test_calibration_brings_the_model_nearer(cache):
+    tiny(cache / "m.gguf", hidden=256, ffn=512, layers=3)
+    write_text(cache / "calibrate.txt")
+    write_text(cache / "other.txt", 600, 6)
+    divergence = []
+    for options in ([], ["--calibrate", cache / "calibrate.txt", "--calibrate-tokens", 4096]):
+        r, _ = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--quant", "w4", "--slots", 16, *options)
+        assert r.returncode == 0, r.stdout
+        r, _ = cli("compile", cache / "m.gguf", "-o", cache / "f16.plan", "--quant", "f16", "--slots", 16)
+        r, result = cli("eval", cache / "m.plan", "--text", cache / "other.txt", "--against", cache / "f16.plan")
+        assert r.returncode == 0, r.stdout
+        divergence.append(result["kl_mean"])
+    assert divergence[1] < 0.8 * divergence[0], divergence
+
+
+def test_calibrated_bytes_depend_on_neither_threads_nor_isa(cache):
+    tiny(cache / "m.gguf")
+    write_text(cache / "calibrate.txt", 300)
+    plans = []
+    for cpus in ("0", "0,1"):
+        cli.cache = cache / f"cache{cpus}"
+        r = subprocess.run(["taskset", "-c", cpus, CLI, "compile", cache / "m.gguf", "-o", cache / "m.plan", "--quant",
+                            "w4", "--calibrate", cache / "calibrate.txt"], capture_output=True, text=True, timeout=600,
+                           env={**os.environ, "XDG_CACHE_HOME": str(cli.cache)})
+        assert r.returncode == 0, r.stderr
+        plans.append((cache / "m.plan").read_bytes())
+    assert plans[0] == plans[1]
+
+
+def test_calibration_needs_a_width(cache):
+    tiny(cache / "m.gguf")
+    r, _ = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--calibrate", cache / "m.gguf")
+    assert r.returncode == 2 and "--calibrate is of use with --quant" in r.stderr
