@@ -1,6 +1,7 @@
 #include "cli/conversation.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/num.h"
@@ -70,9 +71,13 @@ enum iso_err conversation_tokens(struct conversation *c, uint32_t *ret_n, struct
     const struct session *s = c->session;
     struct buf text;
     size_t n = 0;
-    json_t *context =
-        json_pack("{s:O, s:b, s:o, s:o}", "messages", c->messages, "add_generation_prompt", 1, "bos_token",
-                  role_text(s->tokenizer, TOK_BOS), "eos_token", role_text(s->tokenizer, TOK_EOS));
+    char now[32];
+    time_t seconds = time(NULL);
+    struct tm local;
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%S", localtime_r(&seconds, &local));
+    json_t *context = json_pack("{s:O, s:b, s:s, s:o, s:o}", "messages", c->messages, "add_generation_prompt",
+                                1, "strftime_now", now, "bos_token", role_text(s->tokenizer, TOK_BOS),
+                                "eos_token", role_text(s->tokenizer, TOK_EOS));
     if (!context)
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the conversation");
     buf_init(&text, RENDERED_BYTES_MAX);

@@ -3,10 +3,11 @@
 // immutable sandbox, its tojson and raise_exception).
 //
 // Language: text, {{ expressions }}, {# comments #}, {% raw %}, if/elif/else, for (filter, else, unpacking,
-// loop.*), break, continue, set (names, tuples, namespace attributes, blocks). Expressions: literals, lists,
+// loop.*), break, continue, set (names, tuples, namespace attributes, blocks), macro (outside loops). Expressions: literals, lists,
 // tuples, dicts, arithmetic, ~, comparison chains, in, and/or/not, conditional, attributes, subscripts,
-// slices, calls, filters, tests. Filters, tests, functions and methods: the tables in template_builtin.c.
-// What jinja2 knows and this doesn't (macros, includes, ...) is refused with ISO_E_UNSUPPORTED.
+// slices, calls, filters, tests. Filters, tests, functions and methods: the tables in template_builtin.c and
+// template_function.c.
+// What jinja2 knows and this doesn't (includes, call blocks, ...) is refused with ISO_E_UNSUPPORTED.
 //
 // Known differences: integers have 64 bits and overflow is an error, as is a float result that is not finite;
 // //, % and ** take whole numbers only; a lone surrogate cannot be written in a string; lower() makes every
@@ -17,7 +18,7 @@
 // Threading: an open template is immutable; several threads may render it at once, each into its own buffer.
 //
 // Everything is bounded: a template or a conversation that passes a limit ends in ISO_E_LIMIT. Both functions
-// recurse with the template's nesting and stay below 256 KiB of stack.
+// recurse with the template's nesting and stay below 256 KiB of stack, each macro that is being called adding its own.
 #pragma once
 
 #include <jansson.h>
@@ -33,6 +34,7 @@
 #define TMPL_STEPS_MAX  2000000     // of one rendering: a node evaluated, 64 bytes copied or compared
 #define TMPL_MEMORY_MAX (64 * MIB)  // for the values of one rendering
 #define TMPL_VARS_MAX   256         // variables alive at once
+#define TMPL_MACROS_MAX 12          // macros that call each other
 
 struct tmpl;
 
@@ -44,7 +46,8 @@ enum iso_err tmpl_open(struct strv source, struct tmpl **ret, struct iso_errinfo
 void tmpl_close(struct tmpl *t);
 
 // Appends the rendering of t to *out, whose maximum bounds it. `context` is an object: its members (messages,
-// tools, add_generation_prompt, bos_token, ...) are the template's variables. On failure *out keeps the
+// tools, add_generation_prompt, bos_token, ...) are the template's variables. Its text "strftime_now", a time as
+// "2026-12-31T23:59:59", is what strftime_now(format) writes; without it that function is not defined. On failure *out keeps the
 // length it had. raise_exception(text) in the template ends in ISO_E_FORMAT with that text alone and the
 // field "raise_exception"; every other error names line and column as tmpl_open does.
 enum iso_err tmpl_render(const struct tmpl *t, const json_t *context, struct buf *out,

@@ -298,48 +298,6 @@ const struct tmpl_builtin tmpl_tests[] = {
     {.name = NULL},
 };
 
-// ---- functions
-
-// namespace(a=1), namespace({...}): an object with attributes that set can change.
-static enum iso_err function_namespace(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
-                                       struct tmpl_val *ret)
-{
-    (void)self;
-    struct tmpl_namespace *space = tmpl_alloc(r, 1, sizeof *space);
-    enum iso_err err = space ? ISO_OK : ISO_E_LIMIT;
-    for (uint32_t i = 0; i < args->count && !err; i++) {
-        struct tmpl_val v = args->values[i];
-        if (args->names[i].ptr)
-            err = tmpl_set_member(r, space, tmpl_str(args->names[i]), v);
-        else if (i > 0 || v.kind != VAL_DICT)
-            return tmpl_fail(r, ISO_E_FORMAT, "namespace takes one dict and keywords");
-        for (uint32_t pair = 0; !args->names[i].ptr && pair < v.len && !err; pair++)
-            err = tmpl_set_member(r, space, v.pairs[pair].key, v.pairs[pair].value);
-    }
-    if (!err)
-        *ret = (struct tmpl_val){.kind = VAL_NAMESPACE, .space = space};
-    return err;
-}
-
-static enum iso_err function_raise_exception(struct tmpl_run *r, struct tmpl_val self,
-                                             const struct tmpl_args *args, struct tmpl_val *ret)
-{
-    (void)self;
-    (void)ret;
-    struct tmpl_val text;
-    enum iso_err err = tmpl_to_str(r, args->values[0], &text);
-    if (err)
-        return err;
-    return iso_fail(r->reterr, ISO_E_FORMAT, r->at, "raise_exception", "%.*s",
-                    (int)num_min(text.len, ISO_ERR_TEXT_MAX), text.len > 0 ? text.s : "");
-}
-
-const struct tmpl_builtin tmpl_functions[] = {
-    {"namespace", function_namespace, 0, true, {NULL}},
-    {"raise_exception", function_raise_exception, 1, false, {"message"}},
-    {.name = NULL},
-};
-
 // ---- methods of dicts; those of strings are in template_string.c
 
 static enum iso_err method_get(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,

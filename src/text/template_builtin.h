@@ -5,6 +5,8 @@
 
 #define TMPL_ARGS_MAX   32 // arguments of one call
 #define TMPL_PARAMS_MAX 4  // parameters of a row
+#define TMPL_RANGE_MAX  1000000
+#define TMPL_CLOCK      "strftime_now"
 
 struct tmpl_args {
     struct tmpl_val values[TMPL_ARGS_MAX];

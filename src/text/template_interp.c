@@ -30,6 +30,8 @@ static enum iso_err eval_name(struct tmpl_run *r, struct strv name, struct tmpl_
     if (err)
         return err;
     for (uint32_t i = r->var_count; i > 0; i--) {
+        if (i == r->hidden_end && (i = r->outermost) == 0) // past the caller's
+            break;
         if (strv_equal(r->vars[i - 1].name, name)) {
             *ret = r->vars[i - 1].value;
             return ISO_OK;
@@ -39,8 +41,9 @@ static enum iso_err eval_name(struct tmpl_run *r, struct strv name, struct tmpl_
     err = tmpl_find_key(r, r->context.pairs, r->context.len, tmpl_str(name), &pair);
     if (err)
         return err;
-    int row = pair ? -1 : tmpl_builtin_find(tmpl_functions, name);
-    if (pair)
+    bool is_clock = strv_is(name, TMPL_CLOCK); // a function where the caller gave the time, else undefined
+    int row = (pair != NULL) == is_clock ? tmpl_builtin_find(tmpl_functions, name) : -1;
+    if (pair && !is_clock)
         *ret = pair->value;
     else if (row >= 0)
         *ret = (struct tmpl_val){.kind = VAL_FUNCTION, .sub = (uint8_t)row};
@@ -64,6 +67,22 @@ static enum iso_err set_name(struct tmpl_run *r, struct strv name, struct tmpl_v
 }
 
 static enum iso_err assign(struct tmpl_run *r, uint32_t target, struct tmpl_val value);
+
+static uint32_t open_scope(struct tmpl_run *r)
+{
+    uint32_t outer = r->scope_start;
+    if (r->scopes++ == 0)
+        r->outermost = r->var_count;
+    r->scope_start = r->var_count;
+    return outer;
+}
+
+static void close_scope(struct tmpl_run *r, uint32_t outer)
+{
+    r->scopes--;
+    r->var_count = r->scope_start;
+    r->scope_start = outer;
+}
 
 static enum iso_err unpack(struct tmpl_run *r, const struct tmpl_node *tuple, struct tmpl_val value)
 {
@@ -216,6 +235,63 @@ static enum iso_err eval_args(struct tmpl_run *r, const struct tmpl_node *node, 
     return err;
 }
 
+static enum iso_err exec(struct tmpl_run *r, uint32_t first, enum flow *ret_flow);
+
+// The macro's parameters become variables: the arguments, else the defaults, else undefined.
+static enum iso_err bind_parameters(struct tmpl_run *r, const struct tmpl_node *macro,
+                                    const struct tmpl_args *args)
+{
+    uint32_t given = 0, position = 0;
+    enum iso_err err = ISO_OK;
+    for (uint32_t n = macro->c; n && !err; n = node_of(r, n)->next, position++) {
+        const struct tmpl_node *param = node_of(r, n);
+        struct strv name = text_of(r, param);
+        struct tmpl_val v = tmpl_undefined(VAL_ABSENT, name);
+        uint32_t found = 0;
+        for (uint32_t i = 0; i < args->count; i++)
+            if (args->names[i].ptr ? strv_equal(args->names[i], name) : i == position)
+                v = args->values[i], found++;
+        given += found;
+        if (found > 1)
+            return tmpl_fail(r, ISO_E_FORMAT, "macro '%.*s' has its parameter '%.*s' twice",
+                             STRV_ARG(text_of(r, macro)), STRV_ARG(name));
+        if (!found && param->c)
+            err = eval(r, param->c, &v);
+        if (!err)
+            err = set_name(r, name, v);
+    }
+    if (!err && given < args->count)
+        return tmpl_fail(r, ISO_E_FORMAT, "macro '%.*s' takes no such argument", STRV_ARG(text_of(r, macro)));
+    return err;
+}
+
+// A macro sees its parameters and the template's own variables; its value is the text that it writes.
+static enum iso_err call_macro(struct tmpl_run *r, uint32_t node, const struct tmpl_args *args,
+                               struct tmpl_val *ret)
+{
+    const struct tmpl_node *macro = node_of(r, node);
+    if (r->macros == TMPL_MACROS_MAX)
+        return tmpl_fail(r, ISO_E_LIMIT, "macros call each other deeper than %d", TMPL_MACROS_MAX);
+    struct buf text, *out = r->out;
+    uint32_t hidden_end = r->hidden_end, outer = open_scope(r);
+    enum flow flow = FLOW_NEXT;
+    buf_init(&text, TMPL_MEMORY_MAX);
+    r->macros++;
+    r->hidden_end = r->var_count > r->outermost ? r->var_count : 0;
+    r->out = &text;
+    enum iso_err err = bind_parameters(r, macro, args);
+    if (!err)
+        err = exec(r, macro->d, &flow);
+    r->out = out;
+    r->hidden_end = hidden_end;
+    r->macros--;
+    close_scope(r, outer);
+    if (!err)
+        err = tmpl_concat(r, (struct strv){0}, buf_strv(&text), ret);
+    buf_deinit(&text);
+    return err;
+}
+
 // A call, filter or test applied to *v, which takes the result.
 static enum iso_err apply_call(struct tmpl_run *r, const struct tmpl_node *node, struct tmpl_val *v)
 {
@@ -236,6 +312,8 @@ static enum iso_err apply_call(struct tmpl_run *r, const struct tmpl_node *node,
         return tmpl_builtin_call(r, &tmpl_functions[v->sub], *v, &args, v);
     case VAL_METHOD:
         return tmpl_builtin_call(r, &tmpl_methods_of(v->self->kind)[v->sub], *v->self, &args, v);
+    case VAL_MACRO:
+        return call_macro(r, v->node, &args, v);
     case VAL_UNDEFINED:
         return tmpl_fail_undefined(r, *v);
     default:
@@ -353,8 +431,6 @@ static enum iso_err eval(struct tmpl_run *r, uint32_t n, struct tmpl_val *ret)
 
 // ---- statements
 
-static enum iso_err exec(struct tmpl_run *r, uint32_t first, enum flow *ret_flow);
-
 static enum iso_err exec_print(struct tmpl_run *r, const struct tmpl_node *node)
 {
     struct tmpl_val v;
@@ -382,19 +458,6 @@ static enum iso_err exec_set(struct tmpl_run *r, const struct tmpl_node *node)
     struct tmpl_val v;
     enum iso_err err = eval(r, node->b, &v);
     return err ? err : assign(r, node->a, v);
-}
-
-static uint32_t open_scope(struct tmpl_run *r)
-{
-    uint32_t outer = r->scope_start;
-    r->scope_start = r->var_count;
-    return outer;
-}
-
-static void close_scope(struct tmpl_run *r, uint32_t outer)
-{
-    r->var_count = r->scope_start;
-    r->scope_start = outer;
 }
 
 // The body's text becomes the value. A break or continue in it drops the text.
@@ -500,6 +563,9 @@ static enum iso_err exec_one(struct tmpl_run *r, const struct tmpl_node *node, e
         return exec_set(r, node);
     case NODE_SET_BLOCK:
         return exec_set_block(r, node, ret_flow);
+    case NODE_MACRO:
+        return set_name(r, text_of(r, node),
+                        (struct tmpl_val){.kind = VAL_MACRO, .node = (uint32_t)(node - r->t->nodes)});
     case NODE_BREAK:
         *ret_flow = FLOW_BREAK;
         return ISO_OK;

@@ -22,6 +22,7 @@ enum tmpl_node_kind {
     NODE_LOOP,      // statements a, else statements b
     NODE_SET,       // target a, expression b
     NODE_SET_BLOCK, // target a, statements b
+    NODE_MACRO,     // name text a..b, list c of NODE_PARAM (0 for none), statements d
     NODE_BREAK,
     NODE_CONTINUE,
     // expressions; a target is a NODE_NAME, NODE_MEMBER or a NODE_TUPLE of targets
@@ -53,6 +54,7 @@ enum tmpl_node_kind {
     NODE_FILTER, // row op of the table of filters, arguments a, count b
     NODE_TEST,   // row op of the table of tests, arguments a, count b; c: negated
     NODE_KWARG,  // in arguments: text a..b, value c
+    NODE_PARAM,  // of a macro: text a..b, default c (0 for none)
 };
 
 enum tmpl_op {

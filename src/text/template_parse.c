@@ -5,8 +5,8 @@
 
 // What jinja2 (or transformers) has and this interpreter does not.
 static const char *const UNSUPPORTED_TAGS[] = {
-    "macro",      "call",  "filter", "with",  "block", "extends", "import",    "include",   "from",
-    "autoescape", "print", "do",     "trans", "debug", "raw",     "pluralize", "generation"};
+    "call",       "filter", "with", "block", "extends", "import", "include",   "from",
+    "autoescape", "print",  "do",   "trans", "debug",   "raw",    "pluralize", "generation"};
 
 // Names of tags that end a block, the one that closes it first.
 static const char *const ENDS_IF[] = {"endif", "elif", "else", NULL};
@@ -14,6 +14,7 @@ static const char *const ENDS_ELSE[] = {"endif", NULL};
 static const char *const ENDS_FOR[] = {"endfor", "else", NULL};
 static const char *const ENDS_FOR_ELSE[] = {"endfor", NULL};
 static const char *const ENDS_SET[] = {"endset", NULL};
+static const char *const ENDS_MACRO[] = {"endmacro", NULL};
 
 // ---- shared
 
@@ -150,6 +151,15 @@ static uint32_t parse_block(struct tmpl_parser *p, const char *const *ends)
     return body;
 }
 
+// A block whose names are its own.
+static uint32_t parse_scope(struct tmpl_parser *p, const char *const *ends)
+{
+    p->scopes++;
+    uint32_t body = parse_block(p, ends);
+    p->scopes--;
+    return body;
+}
+
 static uint32_t parse_if(struct tmpl_parser *p, uint32_t at)
 {
     struct tmpl_list branches = {0};
@@ -182,9 +192,9 @@ static uint32_t parse_for(struct tmpl_parser *p, uint32_t at)
         tmpl_parse_fail(p, ISO_E_UNSUPPORTED, p->tok.at, "recursive loops are not supported");
     uint32_t loop = tmpl_node_new(p, NODE_LOOP, at);
     p->loops++;
-    uint32_t body = parse_block(p, ENDS_FOR);
+    uint32_t body = parse_scope(p, ENDS_FOR);
     p->loops--;
-    uint32_t otherwise = tmpl_parse_skip_name(p, "else") ? parse_block(p, ENDS_FOR_ELSE) : 0;
+    uint32_t otherwise = tmpl_parse_skip_name(p, "else") ? parse_scope(p, ENDS_FOR_ELSE) : 0;
     tmpl_parse_skip_name(p, "endfor");
     tmpl_node(p, loop)->a = body;
     tmpl_node(p, loop)->b = otherwise;
@@ -205,12 +215,58 @@ static uint32_t parse_set(struct tmpl_parser *p, uint32_t at)
     } else {
         if (p->tok.kind == TOK_PIPE)
             tmpl_parse_fail(p, ISO_E_UNSUPPORTED, p->tok.at, "a filter on a set block is not supported");
-        value = parse_block(p, ENDS_SET);
+        value = parse_scope(p, ENDS_SET);
         tmpl_parse_skip_name(p, "endset");
     }
     uint32_t n = tmpl_node_new(p, is_block ? NODE_SET_BLOCK : NODE_SET, at);
     tmpl_node(p, n)->a = target;
     tmpl_node(p, n)->b = value;
+    return n;
+}
+
+static uint32_t parse_parameters(struct tmpl_parser *p)
+{
+    struct tmpl_list list = {0};
+    bool defaults = false;
+    tmpl_parse_expect(p, TOK_LPAREN, "'('");
+    while (!p->err && p->tok.kind != TOK_RPAREN) {
+        struct tmpl_token name = p->tok;
+        tmpl_parse_expect(p, TOK_NAME, "a parameter's name");
+        uint32_t n = tmpl_node_new(p, NODE_PARAM, name.at);
+        uint32_t value = tmpl_parse_skip(p, TOK_ASSIGN) ? tmpl_parse_expr(p) : 0;
+        if (defaults && !value)
+            tmpl_parse_fail(p, ISO_E_FORMAT, name.at, "a parameter without a default follows one with");
+        defaults = value != 0;
+        tmpl_node(p, n)->a = name.at;
+        tmpl_node(p, n)->b = name.at + (uint32_t)name.text.len;
+        tmpl_node(p, n)->c = value;
+        tmpl_list_add(p, &list, n);
+        if (p->tok.kind != TOK_RPAREN)
+            tmpl_parse_expect(p, TOK_COMMA, "',' or ')'");
+    }
+    tmpl_parse_expect(p, TOK_RPAREN, "')'");
+    return list.first;
+}
+
+static uint32_t parse_macro(struct tmpl_parser *p, uint32_t at)
+{
+    struct tmpl_token name = p->tok;
+    if (p->scopes > 0)
+        tmpl_parse_fail(p, ISO_E_UNSUPPORTED, at,
+                        "a macro inside a loop, set block or macro is not supported");
+    tmpl_parse_expect(p, TOK_NAME, "the macro's name");
+    uint32_t parameters = parse_parameters(p), loops = p->loops;
+    p->loops = 0;
+    uint32_t body = parse_scope(p, ENDS_MACRO);
+    p->loops = loops;
+    tmpl_parse_skip_name(p, "endmacro");
+    uint32_t n = tmpl_node_new(p, NODE_MACRO, at);
+    *tmpl_node(p, n) = (struct tmpl_node){.kind = NODE_MACRO,
+                                          .at = at,
+                                          .a = name.at,
+                                          .b = name.at + (uint32_t)name.text.len,
+                                          .c = parameters,
+                                          .d = body};
     return n;
 }
 
@@ -226,6 +282,8 @@ static uint32_t parse_statement(struct tmpl_parser *p)
         return parse_for(p, tag.at);
     if (strv_is(tag.text, "set"))
         return parse_set(p, tag.at);
+    if (strv_is(tag.text, "macro"))
+        return parse_macro(p, tag.at);
     bool is_break = strv_is(tag.text, "break");
     if (is_break || strv_is(tag.text, "continue")) {
         if (p->loops == 0)

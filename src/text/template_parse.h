@@ -16,7 +16,8 @@ struct tmpl_parser {
     struct tmpl_lexer lexer;
     struct tmpl_token tok; // the current one
     uint32_t depth;
-    uint32_t loops; // how many for bodies are around the current token
+    uint32_t loops;  // how many for bodies are around the current token
+    uint32_t scopes; // how many bodies with a scope of their own
     enum iso_err err;
     struct iso_errinfo *reterr;
 };

@@ -26,6 +26,7 @@ static const char *const KIND_NAMES[] = {
     [VAL_LOOP] = "LoopContext object",
     [VAL_FUNCTION] = "function",
     [VAL_METHOD] = "method",
+    [VAL_MACRO] = "macro",
 };
 
 // ---- the rendering
@@ -122,6 +123,7 @@ bool tmpl_truth(struct tmpl_val v)
     case VAL_LOOP:
     case VAL_FUNCTION:
     case VAL_METHOD:
+    case VAL_MACRO:
         return true;
     }
     return false;
@@ -348,6 +350,9 @@ enum iso_err tmpl_equal(struct tmpl_run *r, struct tmpl_val a, struct tmpl_val b
         return ISO_OK;
     case VAL_FUNCTION:
         *ret = a.sub == b.sub;
+        return ISO_OK;
+    case VAL_MACRO:
+        *ret = a.node == b.node;
         return ISO_OK;
     case VAL_METHOD:
         return tmpl_fail(r, ISO_E_FORMAT, "methods cannot be compared");

@@ -29,6 +29,7 @@ enum tmpl_kind {
     VAL_LOOP,
     VAL_FUNCTION,
     VAL_METHOD,
+    VAL_MACRO,
 };
 
 struct tmpl_pair;
@@ -49,6 +50,7 @@ struct tmpl_val {
         struct tmpl_namespace *space;
         const struct tmpl_loop *loop;
         const struct tmpl_val *self; // of a method
+        uint32_t node;               // of a macro
     };
 };
 static_assert(sizeof(struct tmpl_val) == 16, "values are passed in two registers");
@@ -81,6 +83,10 @@ struct tmpl_run {
     struct tmpl_binding *vars; // innermost scope last
     uint32_t var_count;
     uint32_t scope_start; // first variable of the innermost scope
+    uint32_t scopes;      // open ones
+    uint32_t outermost;   // variables of the template itself, outside all scopes
+    uint32_t hidden_end;  // in a macro: those from `outermost` to here are its caller's
+    uint32_t macros;      // being called
     uint32_t at;          // source offset that an error names
     uint64_t steps;
     const char *string_end; // end of the newest string in the arena, which concatenation may lengthen

@@ -149,6 +149,7 @@ static enum iso_err write_repr(struct tmpl_run *r, struct buf *b, struct tmpl_va
     case VAL_ABSENT:
     case VAL_FUNCTION:
     case VAL_METHOD:
+    case VAL_MACRO:
         break;
     }
     return tmpl_fail(r, ISO_E_FORMAT, "a %s cannot be printed", tmpl_kind_name(v.kind));

@@ -5,6 +5,7 @@ Where jinja2 fails, the interpreter must fail too (the messages differ); where i
 the same.
 """
 
+import datetime
 import functools
 import json
 import os
@@ -116,6 +117,9 @@ compiled = functools.lru_cache(4)(ENV.from_string)
 
 def expected(template, context):
     """jinja2's text, or its exception."""
+    if "strftime_now" in context:  # a time for us, a function for jinja2
+        now = datetime.datetime.fromisoformat(context["strftime_now"])
+        context = dict(context, strftime_now=now.strftime)
     try:
         return compiled(template).render(**context)
     except Exception as error:  # Python's own (TypeError, ZeroDivisionError, ...) pass through jinja2
@@ -464,6 +468,89 @@ def test_snippets():
     check([(line, CONTEXT) for line in SNIPPETS.strip("\n").split("\n")])
 
 
+MACROS = r"""
+{% macro a(x) %}<{{ x }}>{% endmacro %}{{ a(1) }}{{ a('b') ~ 'c' }}{{ a(x=2) }}{{ a() }}
+{% macro a(x, y=3, z='q') %}{{ x }}{{ y }}{{ z }}{% endmacro %}{{ a(1) }}{{ a(1, 2) }}{{ a(1, z=4) }}{{ a(y=1, x=2) }}
+{% macro a(x, y=x) %}{{ y }}{% endmacro %}{{ a(5) }}
+{% macro a(x) %}{{ x }}{% endmacro %}{{ a(1, 2) }}
+{% macro a(x) %}{{ x }}{% endmacro %}{{ a(1, x=2) }}
+{% macro a(x) %}{{ x }}{% endmacro %}{{ a(y=2) }}
+{% macro a(x=1, y) %}{% endmacro %}
+{% set v = 1 %}{% macro a() %}{{ v }}{% endmacro %}{{ a() }}{% set v = 2 %}{{ a() }}
+{% macro a() %}{% set v = 5 %}{{ v }}{% endmacro %}{{ a() }}[{{ v }}]
+{% macro a(x) %}{{ x }}{{ loop is defined }}{{ i is defined }}{% endmacro %}{% for i in [1, 2] %}{{ a(i) }}{% endfor %}
+{% macro a(n) %}{{ n }}{% if n > 0 %}{{ a(n - 1) }}{% endif %}{% endmacro %}{{ a(5) }}
+{% macro b(x) %}({{ x }}){% endmacro %}{% macro a(x) %}{% for y in x %}{{ b(y) }}{% endfor %}{% endmacro %}{{ a([1, 2]) }}
+{% macro a(x) %}{% for y in x %}{% if y == 2 %}{% continue %}{% endif %}{{ y }}{% endfor %}{% endmacro %}{{ a([1, 2, 3]) }}
+{% if 1 %}{% macro a() %}m{% endmacro %}{% endif %}{{ a() }}
+{{ a() }}{% macro a() %}m{% endmacro %}
+{% macro a(x) -%}   {{ x }}   {%- endmacro %}{{ a(1) }}|{{ a(1)|length }}
+{% macro a() %}m{% endmacro %}{% set t = a() %}{{ t + t }}{{ a is defined }}{{ a is none }}{% if a %}y{% endif %}
+{% set ns = namespace(n=0) %}{% macro a() %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{% endmacro %}{{ a() }}{{ a() }}{{ ns.n }}
+{% macro a(x) %}{% set y %}[{{ x }}]{% endset %}{{ y }}{% endmacro %}{% for i in [1, 2] %}{% set k = i %}{{ a(k) }}{{ a(a(k)) }}{% endfor %}
+{% macro a(x) %}{{ x.role }}:{{ x['content'] }}{% endmacro %}{% for m in messages %}{{ a(m) }}{% endfor %}
+{% macro a %}{% endmacro %}
+{% macro a() %}
+{% for i in range(3) %}{{ i }}{% endfor %}{{ range(2, 5)|list }}{{ range(5, 0, -2)|list }}{{ range(0)|list }}{{ 2 in range(3) }}{{ range(3)|length }}
+{% for i in range(messages|length) %}{{ messages[i].role }}{% endfor %}{{ range(3)[1] }}{{ range(4)|last }}
+{{ range(1, 2, 0) }}
+{{ range() }}
+{{ range('a') }}
+{{ strftime_now("%d %b %Y") }} {{ strftime_now("%A %a %B %j %H:%M:%S %I %p %y %w %m %F %T %%") }}{{ strftime_now is defined }}
+{{ strftime_now(1) }}
+"""
+
+
+def test_macros_range_and_time():
+    times = ["2026-12-02T19:37:05", "2024-02-29T00:00:59", "2000-12-31T12:30:00", "1999-03-01T23:59:59", "1970-01-01T01:02:03"]
+    check([(line, dict(CONTEXT, strftime_now=now)) for line in MACROS.strip("\n").split("\n") for now in times])
+    check([("{{ strftime_now is defined }}{{ strftime_now('%d') }}", CONTEXT)])
+    (bad,) = render([("{{ strftime_now('%d') }}", dict(CONTEXT, strftime_now="2026-02-30T00:00:00"))])
+    assert "is no time" in bad["error"]
+    (unknown,) = render([("{{ strftime_now('%c') }}", dict(CONTEXT, strftime_now=times[0]))])
+    assert unknown["code"] == "ISO_E_UNSUPPORTED"
+
+
+def real_templates():
+    """Of folders NAME/tokenizer_config.json below $ISO_TOKENIZERS, as models come with them."""
+    folder = pathlib.Path(os.environ.get("ISO_TOKENIZERS", "/nonexistent"))
+    return sorted(folder.glob("*/tokenizer_config.json")) + sorted(folder.glob("*/package/models/tokenizer_config.json"))
+
+
+def token_text(token):
+    return token["content"] if isinstance(token, dict) else token or ""
+
+
+@pytest.mark.skipif(not real_templates(), reason="ISO_TOKENIZERS names no folder of models' tokenizers")
+@pytest.mark.parametrize("path", real_templates(), ids=lambda p: p.parts[-4] if p.parent.name == "models" else p.parent.name)
+def test_real_templates(path):
+    """300 conversations each, with and without tools."""
+    config = json.loads(path.read_text())
+    template = config.get("chat_template")
+    if template is None:
+        pytest.skip("it has no chat template")
+    templates = [t["template"] for t in template] if isinstance(template, list) else [template]
+    rng = random.Random(SEED)
+    edges = {"bos_token": token_text(config.get("bos_token")), "eos_token": token_text(config.get("eos_token"))}
+    for text in templates:
+        cases = [(text, {**alternate(random_conversation(rng), i), **edges, "strftime_now": "2026-12-02T19:37:05",
+                         "enable_thinking": i % 3 == 0}) for i in range(300)]
+        check(cases)
+        texts = [t for t in (expected(*case) for case in cases) if isinstance(t, str)]
+        assert len(texts) > 100, f"only {len(texts)} of 300 conversations are what the template takes"
+
+
+def alternate(conversation, i):
+    """Two thirds of the conversations take turns, as some templates insist."""
+    if i % 3:
+        messages = conversation["messages"]
+        system = [m for m in messages[:1] if m["role"] == "system"]
+        turns = messages[len(system) :]
+        conversation["messages"] = system + [
+            {"role": ("user", "assistant")[j % 2], "content": m.get("content") or "x"} for j, m in enumerate(turns or [{}])]
+    return conversation
+
+
 def test_each_expression_alone():
     """A line above that fails hides what stands behind the failure: every print alone as well."""
     prints = []
@@ -599,7 +686,12 @@ ERRORS = [
     ("{{ messages[9].role }}", "ISO_E_FORMAT", "line 1, column 15: the list object has no such element", None),
     ("{{ messages[0].x.y }}", "ISO_E_FORMAT", "line 1, column 17: 'dict object' has no attribute 'x'", None),
     ("{{ nope.x }}", "ISO_E_FORMAT", "line 1, column 8: 'nope' is undefined", None),
-    ("{% macro x() %}{% endmacro %}", "ISO_E_UNSUPPORTED", "line 1, column 4: the tag 'macro' is not supported", None),
+    ("{% call x() %}{% endcall %}", "ISO_E_UNSUPPORTED", "line 1, column 4: the tag 'call' is not supported", None),
+    ("{% for a in [1] %}{% macro x() %}{% endmacro %}{% endfor %}", "ISO_E_UNSUPPORTED",
+     "line 1, column 22: a macro inside a loop, set block or macro is not supported", None),
+    ("{% macro x() %}{{ x() }}{% endmacro %}{{ x() }}", "ISO_E_LIMIT",
+     "line 1, column 20: macros call each other deeper than 12", None),
+    ("{{ range(1000001) }}", "ISO_E_FORMAT", "line 1, column 9: range takes whole numbers from -1000000 to 1000000", None),
     ("{{ 1|nope }}", "ISO_E_UNSUPPORTED", "line 1, column 6: there is no filter 'nope'", None),
     ("{% if 1 %}", "ISO_E_FORMAT", "line 1, column 11: expected the tag 'endif', got the end of the template", None),
     ("{{ '%s' % 1 }}", "ISO_E_UNSUPPORTED", "line 1, column 9: formatting with '%' is not supported", None),
