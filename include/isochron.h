@@ -77,10 +77,15 @@ typedef struct iso_compile_options {
     uint32_t kv_q8;        /* 0: the KV cache holds f16; else 8-bit codes with a scale per token and head */
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of weights; may be NULL */
     void *context;
+    const char
+        *quant; /* of the layers' weights: "w4", "w6", "w8", "f16", "keep"; NULL: as the files have them */
+    const char
+        *quant_embedding; /* of the embedding and the output matrix; NULL: "w6" with "w4", else as `quant` */
 } iso_compile_options;
 
 /* Compiles a GGUF file or a Hugging Face folder to a plan, which appears whole under plan_path or not at all.
- * options may be NULL. */
+ * options may be NULL. Weights are packed by one thread for each CPU that the process may use, and `progress` is called
+ * on the caller's. */
 ISO_API iso_code iso_compile(const char *model_path, const char *plan_path,
                              const iso_compile_options *options, iso_error *error);
 

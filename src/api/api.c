@@ -70,12 +70,16 @@ iso_code iso_compile(const char *model_path, const char *plan_path, const iso_co
                      iso_error *error)
 {
     const iso_compile_options none = {0}, *o = options ? options : &none;
-    const struct compile_options compile = {.max_seq_len = o->max_seq_len,
-                                            .slots = o->slots,
-                                            .batch_tokens = o->batch_tokens,
-                                            .kv_type = o->kv_q8 ? KV_Q8 : KV_F16};
+    struct compile_options compile = {.max_seq_len = o->max_seq_len,
+                                      .slots = o->slots,
+                                      .batch_tokens = o->batch_tokens,
+                                      .kv_type = o->kv_q8 ? KV_Q8 : KV_F16};
     struct iso_errinfo info;
     struct program program;
+    compile.quant_head_given = o->quant_embedding != NULL;
+    if ((o->quant && !quant_from_name(o->quant, &compile.quant)) ||
+        (o->quant_embedding && !quant_from_name(o->quant_embedding, &compile.quant_head)))
+        return refuse(ISO_E_USAGE, "quant and quant_embedding are w4, w6, w8, f16, keep or NULL", error);
     enum iso_err err = program_open(model_path, &compile, &program, &info);
     if (err)
         return give(err, &info, error);

@@ -16,7 +16,7 @@ struct arguments {
     bool json;
 };
 
-enum { KEY_CALIBRATE = 0x5000, KEY_CALIBRATE_TOKENS };
+enum { KEY_LORA = 0x4F00, KEY_CALIBRATE = 0x5000, KEY_CALIBRATE_TOKENS };
 
 static const struct argp_option OPTIONS[] = {
     {"output", 'o', "FILE", 0, "Where the plan goes (required); it appears whole or not at all", 0},
@@ -26,6 +26,11 @@ static const struct argp_option OPTIONS[] = {
      "changes least",
      0},
     {"calibrate-tokens", KEY_CALIBRATE_TOKENS, "N", 0, "Read at most this many tokens of it (default: 8192)",
+     0},
+    {"lora", KEY_LORA, "DIR", 0,
+     "Merge a PEFT adapter (adapter_config.json, adapter_model.safetensors) into the weights of a Hugging "
+     "Face folder, "
+     "before they are quantized",
      0},
     {"json", 'j', NULL, 0, "Print the result as one JSON object", 0},
     {0},
@@ -40,6 +45,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'o':
         a->output = arg;
+        return 0;
+    case KEY_LORA:
+        a->compile.options.lora = arg;
         return 0;
     case KEY_CALIBRATE:
         a->calibrate = arg;

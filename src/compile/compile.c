@@ -8,6 +8,7 @@
 #include "base/fpenv.h"
 #include "base/num.h"
 #include "compile/calibration.h"
+#include "compile/lora.h"
 #include "compile/passes.h"
 #include "compile/vocabulary.h"
 #include "graph/build.h"
@@ -69,6 +70,23 @@ static void set_model(struct program *p, const struct ir_model *m)
     copy_name(out->name, m->name);
 }
 
+static enum iso_err open_adapter(struct program *p, const struct compile_options *options,
+                                 struct iso_errinfo *reterr)
+{
+    if (!options->lora)
+        return ISO_OK;
+    enum iso_err err = lora_open(options->lora, &p->model, &p->lora, reterr);
+    if (err)
+        return err;
+    const struct model_tensor *t =
+        lora_unused(p->lora, p->parts, p->part_of, p->n_parts_of, p->header.n_tensors);
+    if (t)
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "lora",
+                        "%s: tensor \"%.*s\" is changed, which the model ties to another and doesn't use",
+                        options->lora, STRV_ARG(t->name));
+    return ISO_OK;
+}
+
 static enum iso_err compile_program(struct program *p, const struct compile_options *options,
                                     struct iso_errinfo *reterr)
 {
@@ -90,6 +108,8 @@ static enum iso_err compile_program(struct program *p, const struct compile_opti
     if (pass_quantize(&g))
         return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the graph is too large for the compiler's memory");
     err = pass_lower(&g, p, reterr);
+    if (!err)
+        err = open_adapter(p, options, reterr);
     if (!err)
         err = calibration_find(p, options->calibration, reterr);
     return err ? err : vocabulary_build(p, reterr);
@@ -120,6 +140,7 @@ enum iso_err program_open(const char *model_path, const struct compile_options *
 
 void program_close(struct program *p)
 {
+    lora_close(p->lora);
     model_close(&p->model);
     arena_deinit(&p->arena);
     *p = (struct program){0};

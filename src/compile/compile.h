@@ -27,6 +27,7 @@ struct compile_options {
     enum quant quant_head;
     uint32_t threads; // that pack; 0: one for each CPU the process may use. No result depends on it
     const struct calibration *calibration; // NULL: none
+    const char *lora;                      // folder of an adapter that is merged into the weights; NULL: none
 };
 
 // How the inputs of matmuls go together, as measured by running the model: a row for each matmul of the program, in order.
@@ -44,6 +45,7 @@ struct calibration {
 // release with program_close.
 struct ir_part;
 struct ir_rope;
+struct lora;
 struct program {
     struct plan_header header; // complete but for hashes and section places
     struct plan_tensor *tensors;
@@ -53,6 +55,7 @@ struct program {
     const struct ir_rope **rope_of;             // of angles
     const struct calibration_row **products_of; // of matrices: NULL where not calibrated
     uint32_t threads;
+    struct lora *lora;
     uint64_t weights_bytes;
     uint8_t *tokenizer; // section bytes
     uint64_t tokenizer_bytes;

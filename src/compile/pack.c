@@ -8,12 +8,20 @@
 #include "base/num.h"
 #include "compile/angles.h"
 #include "compile/block.h"
+#include "compile/lora.h"
 #include "kernels/dtype.h"
 #include "kernels/half.h"
 #include "kernels/kernels.h"
 
 #define PIECE_BYTES ((uint64_t)256 << 10) // of packed weights that a thread makes at a time, or one panel
 #define F16_MAX     65504.0f
+
+// Round to nearest even; x is finite and below the largest bf16.
+static uint16_t bf16_from_f32(float x)
+{
+    uint32_t bits = f32_bits(x);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
 
 // One row of a source tensor: k inputs of one output.
 static uint64_t row_bytes(const struct model_tensor *t)
@@ -225,6 +233,7 @@ static enum iso_err read_weights(const struct program *p, uint32_t id, uint32_t 
         if (err)
             return err;
         block_values(source->type, s->source, t->cols, s->row);
+        lora_add(p->lora, source, source_row(part, n, row - part_begin), s->row);
         for (uint32_t k = 0; k < t->cols; k++) {
             if (s->row[k] > F16_MAX || s->row[k] < -F16_MAX)
                 return iso_fail(
@@ -237,6 +246,16 @@ static enum iso_err read_weights(const struct program *p, uint32_t id, uint32_t 
     return ISO_OK;
 }
 
+static void put_floats(enum dtype type, const float *w, uint64_t n, uint8_t *out)
+{
+    if (type == DT_F32)
+        memcpy(out, w, n * sizeof *w);
+    for (uint64_t i = 0; i < n && type != DT_F32; i++) {
+        uint16_t half = type == DT_F16 ? f16_from_f32_saturating(w[i]) : bf16_from_f32(w[i]);
+        memcpy(out + 2 * i, &half, 2);
+    }
+}
+
 static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t first,
                               const struct pack_fit *fit, uint8_t *panel, uint8_t *scratch,
                               struct iso_errinfo *reterr)
@@ -246,11 +265,8 @@ static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t fir
     enum iso_err err = read_weights(p, id, first, &s, reterr);
     if (err)
         return err;
-    if (t->dtype == DT_F16) {
-        for (uint64_t i = 0; i < (uint64_t)t->cols * PANEL_LANES; i++) {
-            uint16_t half = f16_from_f32_saturating(s.w[i]);
-            memcpy(panel + 2 * i, &half, 2);
-        }
+    if (dtype_info(t->dtype)->float_bytes) {
+        put_floats((enum dtype)t->dtype, s.w, (uint64_t)t->cols * PANEL_LANES, panel);
         return ISO_OK;
     }
     struct fit_args a = {.dtype = (enum dtype)t->dtype,
@@ -268,7 +284,8 @@ static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t fir
 bool pack_is_fitted(const struct program *p, uint32_t id)
 {
     for (uint32_t i = 0; i < p->n_parts_of[id]; i++)
-        if (ir_dtype_of(p->parts[p->part_of[id] + i].source->type) != p->tensors[id].dtype)
+        if (ir_dtype_of(p->parts[p->part_of[id] + i].source->type) != p->tensors[id].dtype ||
+            lora_has(p->lora, p->parts[p->part_of[id] + i].source))
             return true;
     return false;
 }

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/buf.h"
+#include "base/file.h"
 #include "base/num.h"
 #include "formats/json_file.h"
 
@@ -175,5 +177,33 @@ enum iso_err safetensors_parse(struct strv header, uint64_t file_bytes, struct a
     json_decref(json);
     if (!err)
         *ret = s;
+    return err;
+}
+
+static enum iso_err read_into(int fd, uint64_t file_bytes, struct buf *header, struct arena *arena,
+                              struct safetensors *ret, struct iso_errinfo *reterr)
+{
+    uint8_t first[SAFETENSORS_LENGTH_BYTES], *to;
+    uint64_t n = 0;
+    if (file_bytes < sizeof first)
+        return iso_fail(reterr, ISO_E_FORMAT, 0, "file", "is too short to be a safetensors file");
+    enum iso_err err = file_read_at(fd, 0, first, sizeof first, reterr);
+    if (!err)
+        err = safetensors_header_bytes(first, file_bytes, &n, reterr);
+    if (err)
+        return err;
+    if (buf_append_zeros(header, n, &to))
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to read its header");
+    err = file_read_at(fd, sizeof first, to, n, reterr);
+    return err ? err : safetensors_parse(buf_strv(header), file_bytes, arena, ret, reterr);
+}
+
+enum iso_err safetensors_read(int fd, uint64_t file_bytes, struct arena *arena, struct safetensors *ret,
+                              struct iso_errinfo *reterr)
+{
+    struct buf header;
+    buf_init(&header, SAFETENSORS_HEADER_MAX);
+    enum iso_err err = read_into(fd, file_bytes, &header, arena, ret, reterr);
+    buf_deinit(&header);
     return err;
 }

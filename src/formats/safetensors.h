@@ -2,7 +2,7 @@
 // {"name": {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, ...}, then the data, which offsets count from.
 //
 // What is returned can be relied on: names are unique, every tensor's bytes are what its type and shape give, and the
-// tensors tile the data exactly, without a gap, an overlap or a rest. Pure over the caller's bytes.
+// tensors tile the data exactly, without a gap, an overlap or a rest. Nothing is kept but what goes into the arena.
 #pragma once
 
 #include <stddef.h>
@@ -39,3 +39,6 @@ enum iso_err safetensors_header_bytes(const uint8_t first[SAFETENSORS_LENGTH_BYT
 // Parses the header's JSON. Names and tables go into `arena`. ISO_E_UNSUPPORTED names a type that is not supported.
 enum iso_err safetensors_parse(struct strv header, uint64_t file_bytes, struct arena *arena,
                                struct safetensors *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+// The same from an open file of `file_bytes` bytes. Also ISO_E_IO, ISO_E_NOMEM.
+enum iso_err safetensors_read(int fd, uint64_t file_bytes, struct arena *arena, struct safetensors *ret,
+                              struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -24,25 +24,11 @@ static enum iso_err no_memory(struct iso_errinfo *reterr)
 }
 
 // Header to tensors of m, whose table has room for TENSORS_MAX.
-static enum iso_err read_header(struct model *m, uint32_t file, struct buf *header, uint64_t file_bytes,
+static enum iso_err read_header(struct model *m, uint32_t file, uint64_t file_bytes,
                                 struct iso_errinfo *reterr)
 {
-    uint8_t first[SAFETENSORS_LENGTH_BYTES], *to;
-    uint64_t n;
-    int fd = m->hf->files[file].fd;
     struct safetensors s;
-    if (file_bytes < sizeof first)
-        return iso_fail(reterr, ISO_E_FORMAT, 0, "file", "is too short to be a safetensors file");
-    enum iso_err err = file_read_at(fd, 0, first, sizeof first, reterr);
-    if (!err)
-        err = safetensors_header_bytes(first, file_bytes, &n, reterr);
-    if (err)
-        return err;
-    if (buf_append_zeros(header, n, &to))
-        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to read its header");
-    err = file_read_at(fd, sizeof first, to, n, reterr);
-    if (!err)
-        err = safetensors_parse(buf_strv(header), file_bytes, &m->arena, &s, reterr);
+    enum iso_err err = safetensors_read(m->hf->files[file].fd, file_bytes, &m->arena, &s, reterr);
     if (err)
         return err;
     if (s.n_tensors > TENSORS_MAX - m->n_tensors)
@@ -64,7 +50,6 @@ static enum iso_err read_header(struct model *m, uint32_t file, struct buf *head
 static enum iso_err open_file(struct model *m, const char *name, struct iso_errinfo *reterr)
 {
     struct hf *hf = m->hf;
-    struct buf header;
     uint64_t bytes;
     char path[FILE_PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/%s", m->path, name);
@@ -78,9 +63,7 @@ static enum iso_err open_file(struct model *m, const char *name, struct iso_erri
     if (err)
         return err;
     hf->n_files++;
-    buf_init(&header, SAFETENSORS_HEADER_MAX);
-    err = read_header(m, hf->n_files - 1, &header, bytes, reterr);
-    buf_deinit(&header);
+    err = read_header(m, hf->n_files - 1, bytes, reterr);
     return err ? iso_fail_prefix(reterr, name) : ISO_OK;
 }
 

@@ -15,6 +15,7 @@ import test_compile as packed
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "tools"))
 import gguf_io  # noqa: E402
+import make_hf  # noqa: E402
 import make_tiny  # noqa: E402
 
 CLI = packed.BUILD / "isochron"
@@ -213,3 +214,150 @@ def test_calibration_needs_a_width(cache):
     tiny(cache / "m.gguf")
     r, _ = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--calibrate", cache / "m.gguf")
     assert r.returncode == 2 and "--calibrate is of use with --quant" in r.stderr
+
+
+# ---- adapters
+
+
+RANK = 4
+
+
+def hf_folder(folder, type_name="F32", **changes):
+    tiny(folder / "m.gguf", arch="qwen2", type=type_name, **changes)
+    make_hf.make(folder / "m.gguf", folder / "model")
+    return gguf_io.Reader(folder / "m.gguf")
+
+
+def adapter_names(layers=2):
+    """Names in the adapter, and the names of the GGUF file's tensors that they change."""
+    parts = {"self_attn.q_proj": "attn_q", "self_attn.v_proj": "attn_v", "mlp.down_proj": "ffn_down"}
+    return {f"model.layers.{i}.{theirs}": f"blk.{i}.{ours}.weight" for i in range(layers) for theirs, ours in parts.items()}
+
+
+def write_adapter(folder, model, changes=None, tensors=None, **config):
+    """A and B of every target, in [-0.2, 0.2]."""
+    rng = np.random.default_rng(8)
+    folder.mkdir(exist_ok=True)
+    made, stored = {}, {}
+    for theirs, ours in adapter_names().items():
+        rows, cols = model.tensors[ours].shape
+        a, b = (rng.uniform(-0.2, 0.2, shape).astype(F) for shape in ((RANK, cols), (rows, RANK)))
+        made[ours] = a, b
+        for letter, x in (("A", a), ("B", b)):
+            stored[f"base_model.model.{theirs}.lora_{letter}.weight"] = ("F32", list(x.shape), x.tobytes())
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, "bias": "none", "target_modules": ["q_proj"], "use_dora": False,
+         "modules_to_save": None, "rank_pattern": {}, **config}))
+    make_hf.write_safetensors(folder / "adapter_model.safetensors", (tensors or (lambda s: s))(stored))
+    return made
+
+
+def merged(w, a, b, scale):
+    total = np.zeros_like(w)
+    for j in range(RANK):
+        total = total + b[:, j : j + 1] * a[j]
+    return w + F(scale) * total
+
+
+def check_merged(plan, model, made, scale, rounded):
+    seen = set()
+    for t in plan.weights(packed.MATRIX):
+        parts = []
+        for part in packed.part_names(gguf_name(t.name)):
+            w = model.tensors[part].f32()
+            changed = part in made
+            parts.append(rounded(merged(w, *made[part], scale) if changed else w, changed))
+            seen.add(part)
+        packed.assert_same_bits(packed.unpack(plan, t)[0], np.concatenate(parts), t.name)
+    assert seen >= set(made)
+
+
+def gguf_name(name):
+    """The GGUF name of a plan's tensor that was made from a folder."""
+    first, *others = name.split("+")
+    layer = first.split(".")[2] if first.startswith("model.layers.") else None
+    table = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    if layer is None:
+        return {"model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight"}[name]
+    ours = next(o for t, o in table.items() if first == f"model.layers.{layer}.{t}.weight")
+    count = {"attn_q": 3, "ffn_gate": 2}.get(ours, 1) if others else 1
+    names = {"attn_q": ["attn_q", "attn_k", "attn_v"], "ffn_gate": ["ffn_gate", "ffn_up"]}.get(ours, [ours])[:count]
+    return "+".join([f"blk.{layer}.{names[0]}.weight", *[f"{n}.weight" for n in names[1:]]])
+
+
+@pytest.mark.parametrize("rslora,scale", [(False, 6 / RANK), (True, 6 / RANK**0.5)])
+def test_an_adapter_is_merged(tmp_path, rslora, scale):
+    model = hf_folder(tmp_path)
+    made = write_adapter(tmp_path / "adapter", model, use_rslora=rslora)
+    plan = packed.compiled(tmp_path / "model", tmp_path / "m.plan", "--lora", tmp_path / "adapter")
+    check_merged(plan, model, made, scale, lambda w, changed: w)
+
+
+def test_an_adapter_is_merged_before_quantization(tmp_path):
+    model = hf_folder(tmp_path)
+    made = write_adapter(tmp_path / "adapter", model)
+    plan = packed.compiled(tmp_path / "model", tmp_path / "m.plan", "--lora", tmp_path / "adapter", "--quant", "w6")
+    check_merged(plan, model, made, 6 / RANK, lambda w, changed: quantize(w, "w6"))
+
+
+def test_kept_float_weights_are_rounded_to_their_type(tmp_path):
+    model = hf_folder(tmp_path, "BF16")
+    made = write_adapter(tmp_path / "adapter", model)
+    plan = packed.compiled(tmp_path / "model", tmp_path / "m.plan", "--lora", tmp_path / "adapter")
+
+    def rounded(w, changed):
+        bits = np.ascontiguousarray(w, F).view(np.uint32).astype(np.uint64)
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
+        return bits.astype(np.uint32).view(F) if changed else w
+
+    check_merged(plan, model, made, 6 / RANK, rounded)
+
+
+def renamed(old, new):
+    return lambda stored: {k.replace(old, new): v for k, v in stored.items()}
+
+
+def dropped(part):
+    return lambda stored: {k: v for k, v in stored.items() if part not in k}
+
+
+def turned(stored):
+    key = next(iter(stored))
+    kind, shape, data = stored[key]
+    return stored | {key: (kind, shape[::-1], data)}
+
+
+def holding_nan(stored):
+    key = next(iter(stored))
+    kind, shape, data = stored[key]
+    return stored | {key: (kind, shape, np.full(shape, np.nan, F).tobytes())}
+
+
+@pytest.mark.parametrize("config,tensors,says", [
+    ({"peft_type": "IA3"}, None, 'peft_type is not "LORA"'),
+    ({"use_dora": True}, None, "use_dora is set"),
+    ({"bias": "all"}, None, 'bias is not "none"'),
+    ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is set"),
+    ({"rank_pattern": {"q_proj": 8}}, None, "rank_pattern is set"),
+    ({"r": 0}, None, "r is no number from 1 to 1024"),
+    ({"lora_alpha": -1}, None, "lora_alpha is no number"),
+    ({"r": 8}, None, "has shape 4 x"),
+    ({}, renamed("q_proj", "x_proj"), "changes no weight matrix"),
+    ({}, renamed("lora_A", "lora_C"), "changes no weight matrix"),
+    ({}, dropped("layers.0.self_attn.q_proj.lora_B"), "only one of lora_A and lora_B"),
+    ({}, turned, "where model and rank ask for"),
+    ({}, holding_nan, "holds a NaN"),
+])
+def test_adapters_that_are_refused(tmp_path, config, tensors, says):
+    model = hf_folder(tmp_path)
+    write_adapter(tmp_path / "adapter", model, tensors=tensors, **config)
+    r = packed.run(tmp_path / "model", tmp_path / "m.plan", "--lora", tmp_path / "adapter")
+    assert r.returncode != 0 and says in r.stderr and "adapter" in r.stderr, r.stderr
+    assert not (tmp_path / "m.plan").exists()
+
+
+def test_an_adapter_needs_a_folder(tmp_path):
+    tiny(tmp_path / "m.gguf")
+    r = packed.run(tmp_path / "m.gguf", tmp_path / "m.plan", "--lora", tmp_path)
+    assert "into a Hugging Face folder" in r.stderr

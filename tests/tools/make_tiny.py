@@ -46,6 +46,10 @@ SHAPES = {
                          vocab=49152, context=8192, tied=True, bias=False, rope_base=1e5, eps=1e-5),
     "qwen2.5-0.5b": dict(arch="qwen2", hidden=896, layers=24, heads=14, kv_heads=2, head_dim=0, ffn=4864,
                          vocab=151936, context=32768, tied=True, bias=True, rope_base=1e6, eps=1e-6),
+    "qwen2.5-1.5b": dict(arch="qwen2", hidden=1536, layers=28, heads=12, kv_heads=2, head_dim=0, ffn=8960,
+                         vocab=151936, context=32768, tied=True, bias=True, rope_base=1e6, eps=1e-6),
+    "qwen2.5-7b": dict(arch="qwen2", hidden=3584, layers=28, heads=28, kv_heads=4, head_dim=0, ffn=18944,
+                       vocab=152064, context=32768, tied=False, bias=True, rope_base=1e6, eps=1e-6),
 }
 
 

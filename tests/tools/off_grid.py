@@ -38,7 +38,7 @@ class Weights:
     def __setitem__(self, name, value):
         self.w[name + ".weight"] = value
 
-    def fold_gains(self, norm, matrices, left):
+    def fold_gains(self, norm, matrices):
         """The norm's gains become 1, and the matrices that read it take them."""
         for m in matrices:
             self[m] = self[m] * self[norm]

@@ -1,7 +1,7 @@
 // Compiles a model to a plan, for tests of the compiler.
 //
 //   tool_compile MODEL.gguf PLAN [--max-seq-len N] [--slots N] [--batch-tokens N] [--kv f16|q8]
-//                [--quant WIDTH] [--quant-embedding WIDTH] [--threads N]
+//                [--quant WIDTH] [--quant-embedding WIDTH] [--threads N] [--lora DIR]
 //
 // On failure the message goes to standard error; the exit code is the error's (base/err.h).
 #include <stdio.h>
@@ -27,6 +27,8 @@ int main(int argc, char **argv)
             options.batch_tokens = number;
         else if (!strcmp(argv[i], "--kv"))
             options.kv_type = !strcmp(argv[i + 1], "q8") ? KV_Q8 : KV_F16;
+        else if (!strcmp(argv[i], "--lora"))
+            options.lora = argv[i + 1];
         else if (!strcmp(argv[i], "--threads"))
             options.threads = number;
         else if (!strcmp(argv[i], "--quant") && quant_from_name(argv[i + 1], &options.quant))

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "tiny_plan.h"
@@ -21,11 +22,13 @@ static struct {
     int fails_at[CALL_COUNT]; // the call that fails, counted from 1; 0: none
     int seen[CALL_COUNT];
     size_t pwrite_max; // most bytes a write takes; 0: all
+    uint64_t space;    // that the file system says it has; 0: what it has
 } sys;
 
 static bool fails(enum call call, int why)
 {
-    if (++sys.seen[call] != sys.fails_at[call])
+    // Reads are those of several threads.
+    if (__atomic_add_fetch(&sys.seen[call], 1, __ATOMIC_RELAXED) != sys.fails_at[call])
         return false;
     errno = why;
     return true;
@@ -41,6 +44,17 @@ int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
+
+int __real_fstatvfs64(int fd, struct statvfs *fs);
+int __wrap_fstatvfs64(int fd, struct statvfs *fs);
+
+int __wrap_fstatvfs64(int fd, struct statvfs *fs)
+{
+    int failed = __real_fstatvfs64(fd, fs);
+    if (!failed && sys.space)
+        fs->f_bavail = sys.space / fs->f_frsize;
+    return failed;
+}
 
 ssize_t __wrap_pread64(int fd, void *dst, size_t n, off_t at)
 {
@@ -184,6 +198,25 @@ static void failing_rename(void **state)
     assert_each_failure_is_told(CALL_RENAME, ISO_E_IO);
 }
 
+// Told with both numbers before anything is written.
+static void too_little_space_is_refused(void **state)
+{
+    (void)state;
+    struct iso_errinfo e = {0};
+    memset(&sys, 0, sizeof sys);
+    sys.space = 4096;
+    assert_int_equal(compile(NULL, NULL, &e), ISO_E_IO);
+    char numbers[64];
+    snprintf(numbers, sizeof numbers, "takes %zu bytes and the file system has 4096 left, ", whole.n);
+    assert_non_null(strstr(e.text, numbers));
+    assert_int_equal(sys.seen[CALL_PWRITE], 0);
+    assert_int_equal(files_in_folder(), 0);
+    sys.space = whole.n + 4096;
+    assert_int_equal(compile(NULL, NULL, &e), ISO_OK);
+    sys.space = 0;
+    assert_whole_and_remove();
+}
+
 static void short_writes_change_nothing(void **state)
 {
     (void)state;
@@ -270,6 +303,7 @@ int main(void)
         cmocka_unit_test(failing_mappings),
         cmocka_unit_test(failing_sync),
         cmocka_unit_test(failing_rename),
+        cmocka_unit_test(too_little_space_is_refused),
         cmocka_unit_test(short_writes_change_nothing),
         cmocka_unit_test(progress_ends_at_its_total),
         cmocka_unit_test(a_program_can_be_written_twice),
