@@ -45,6 +45,10 @@ static enum iso_err open_sums(const struct plan *p, struct sums *s, struct calib
         if (p->ops[i].code != PLAN_OP_MATMUL)
             continue;
         uint32_t cols = p->ops[i].in[0].cols;
+        if (cols % TOGETHER)
+            return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "calibrate",
+                            "a matrix has %u inputs, no multiple of %d as own quantization needs", cols,
+                            TOGETHER);
         float *products = calloc((size_t)cols * FIT_BLOCK, sizeof *products);
         s->products[ret->n] = products;
         s->rows[ret->n++] = (struct calibration_row){.cols = cols, .products = products};
@@ -79,12 +83,16 @@ enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t t
     sums.threads = session.threads;
     sums.kernels = unit_kernels(session.unit);
     err = open_sums(&session.plan, &sums, ret, reterr);
-    if (!err)
+    bool named = false; // the error starts with the file's name
+    if (!err) {
         err = eval_text_open(&session, text_path, WINDOW, tokens_max, &text, reterr);
+        named = err != ISO_OK;
+    }
     if (!err) {
         unit_set_tap(session.unit, add_products, &sums);
         cli_progress_begin(&progress, "calibrating", "tokens", quiet);
-        err = eval_run(sessions, 1, &text, cli_progress_update, &progress, &result, reterr);
+        named = true;
+        err = eval_run(sessions, &model_path, 1, &text, cli_progress_update, &progress, &result, reterr);
         cli_progress_end(&progress);
         eval_text_close(&text);
     }
@@ -92,5 +100,5 @@ enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t t
     session_close(&session);
     if (err)
         calibrate_free(ret);
-    return err;
+    return err && !named ? iso_fail_prefix(reterr, model_path) : err;
 }

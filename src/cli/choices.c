@@ -82,9 +82,9 @@ static enum iso_err score_choice(struct reader *r, const struct question *q, str
         return err;
     while (from < n_prompt && from < n && r->prompt[from] == r->whole[from])
         from++;
-    // The first token of all has nothing before it that could predict it.
-    return eval_continuation(r->session, r->whole, (uint32_t)n, (uint32_t)num_max(1, num_min(from, n - 1)),
-                             ret, reterr);
+    if (from == 0 || n < 2)
+        return iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "the prompt has no token of its own before a choice");
+    return eval_continuation(r->session, r->whole, (uint32_t)n, (uint32_t)num_min(from, n - 1), ret, reterr);
 }
 
 static enum iso_err answer(struct reader *r, const struct question *q, struct choices_result *result,

@@ -68,8 +68,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "which model file?");
         if (!a->output || a->output[0] == '\0')
             argp_error(state, "where to? Name the plan with -o FILE");
-        if (a->calibrate && a->compile.options.quant == QUANT_KEEP)
+        if (a->calibrate && (a->compile.options.quant == QUANT_KEEP || a->compile.options.quant == QUANT_F16))
             argp_error(state, "--calibrate is of use with --quant w4, w6 or w8");
+        if (a->calibrate && a->compile.options.lora)
+            argp_error(state, "--calibrate runs the model without the adapter of --lora: give one of them");
         if (a->calibrate_tokens && !a->calibrate)
             argp_error(state, "--calibrate-tokens goes with --calibrate FILE");
         return 0;

@@ -8,8 +8,9 @@
 #include "cli/cli.h"
 #include "cli/eval.h"
 
-#define WINDOW_DEFAULT 512
-#define SLOTS_DEFAULT  16 // of models compiled for it: rows of logits computed at once
+#define WINDOW_DEFAULT     512
+#define PERPLEXITY_LOG_MAX 700.0 // exp of it is told for all that is more: no double holds what is much more
+#define SLOTS_DEFAULT      16    // of models compiled for it: rows of logits computed at once
 
 struct arguments {
     struct compile_flags compile;
@@ -94,7 +95,7 @@ struct measured {
 
 static double perplexity(const struct eval_side *s)
 {
-    return dmath_exp(s->nll);
+    return dmath_exp(s->nll < PERPLEXITY_LOG_MAX ? s->nll : PERPLEXITY_LOG_MAX);
 }
 
 static double tokens_per_s(const struct measured *m, uint32_t i)
@@ -226,12 +227,12 @@ static enum iso_err measure_text(const struct arguments *a, struct measured *m, 
     if (err)
         return err;
     cli_progress_begin(&progress, "scoring", "tokens", a->json);
-    err = eval_run(sessions, m->n, &text, cli_progress_update, &progress, &m->text, reterr);
+    err = eval_run(sessions, m->path, m->n, &text, cli_progress_update, &progress, &m->text, reterr);
     cli_progress_end(&progress);
     for (uint32_t i = 0; i < m->n && !err; i++)
         err = eval_decode(sessions[i], &text, &m->decode[i], reterr);
     eval_text_close(&text);
-    return err ? iso_fail_prefix(reterr, a->file) : ISO_OK;
+    return err;
 }
 
 static enum iso_err measure(const struct arguments *a, struct measured *m, struct iso_errinfo *reterr)

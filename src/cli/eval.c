@@ -55,6 +55,7 @@ void eval_text_close(struct eval_text *t)
 // A run over the windows: what it adds up.
 struct eval_sums {
     struct session *const *sessions;
+    const char *const *paths;
     uint32_t n_sessions;
     double nll[2], difference, difference_square;
     double kl;
@@ -85,11 +86,13 @@ static enum iso_err add_position(struct eval_sums *e, const struct unit_event *c
     const float *logits[2];
     double log_sum[2], nll[2];
     for (uint32_t i = 0; i < e->n_sessions; i++) {
-        if (events[i]->finish == UNIT_NONFINITE)
-            return iso_fail(reterr, ISO_E_NONFINITE, events[i]->position, "logits",
-                            "a logit after position %" PRIu32
-                            " of a window is not finite: the model's weights overflow",
-                            events[i]->position);
+        if (events[i]->finish == UNIT_NONFINITE) {
+            (void)iso_fail(reterr, ISO_E_NONFINITE, events[i]->position, "logits",
+                           "a logit after position %" PRIu32
+                           " of a window is not finite: the model's weights overflow",
+                           events[i]->position);
+            return iso_fail_prefix(reterr, e->paths[i]);
+        }
         logits[i] = unit_logits(e->sessions[i]->unit, events[i]->row);
         log_sum[i] = unit_log_sum_exp(e->sessions[i]->unit, events[i]->row);
         nll[i] = log_sum[i] - (double)logits[i][next];
@@ -233,11 +236,11 @@ static enum iso_err run_windows(struct eval_sums *e, const struct eval_text *tex
     return ISO_OK;
 }
 
-enum iso_err eval_run(struct session *const *sessions, uint32_t n, const struct eval_text *text,
-                      eval_progress *progress, void *context, struct eval_result *ret,
-                      struct iso_errinfo *reterr)
+enum iso_err eval_run(struct session *const *sessions, const char *const *paths, uint32_t n,
+                      const struct eval_text *text, eval_progress *progress, void *context,
+                      struct eval_result *ret, struct iso_errinfo *reterr)
 {
-    struct eval_sums e = {.sessions = sessions, .n_sessions = n};
+    struct eval_sums e = {.sessions = sessions, .paths = paths, .n_sessions = n};
     ASSERT(n == 1 || n == 2);
     enum iso_err err = n == 2 ? check_pair(sessions, reterr) : ISO_OK;
     if (err)

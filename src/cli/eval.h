@@ -35,10 +35,11 @@ struct eval_result {
 
 typedef void eval_progress(void *context, uint64_t done, uint64_t total);
 
-// Scores the text with one session, or with two whose plans have the same vocabulary and slots.
-enum iso_err eval_run(struct session *const *sessions, uint32_t n, const struct eval_text *text,
-                      eval_progress *progress, void *context, struct eval_result *ret,
-                      struct iso_errinfo *reterr) ISO_MUST_USE;
+// Scores the text with one session, or with two whose plans have the same vocabulary and slots. Errors of one name its
+// path.
+enum iso_err eval_run(struct session *const *sessions, const char *const *paths, uint32_t n,
+                      const struct eval_text *text, eval_progress *progress, void *context,
+                      struct eval_result *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // Tokens a second of greedy decode after the text's beginning, one sequence.
 enum iso_err eval_decode(struct session *s, const struct eval_text *text, double *ret,

@@ -78,8 +78,7 @@ static enum iso_err open_adapter(struct program *p, const struct compile_options
     enum iso_err err = lora_open(options->lora, &p->model, &p->lora, reterr);
     if (err)
         return err;
-    const struct model_tensor *t =
-        lora_unused(p->lora, p->parts, p->part_of, p->n_parts_of, p->header.n_tensors);
+    const struct model_tensor *t = lora_unused(p->lora, p);
     if (t)
         return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "lora",
                         "%s: tensor \"%.*s\" is changed, which the model ties to another and doesn't use",

@@ -14,6 +14,7 @@
 #include "formats/folder.h"
 #include "formats/json_file.h"
 #include "formats/safetensors.h"
+#include "graph/ir.h"
 #include "kernels/half.h"
 
 #define CONFIG_NAME      "adapter_config.json"
@@ -54,9 +55,19 @@ static bool is_empty(const json_t *value)
 static enum iso_err read_config(struct lora *l, const json_t *config, struct iso_errinfo *reterr)
 {
     // What changes the adapted weights otherwise than lora_add does.
-    static const char *const ABSENT[] = {
-        "use_dora",       "modules_to_save", "rank_pattern",           "alpha_pattern",
-        "fan_in_fan_out", "lora_bias",       "trainable_token_indices"};
+    static const char *const ABSENT[] = {"use_dora",
+                                         "modules_to_save",
+                                         "rank_pattern",
+                                         "alpha_pattern",
+                                         "fan_in_fan_out",
+                                         "lora_bias",
+                                         "trainable_token_indices",
+                                         "layer_replication",
+                                         "alora_invocation_tokens",
+                                         "use_qalora",
+                                         "target_parameters",
+                                         "use_bdlora",
+                                         "megatron_config"};
     uint64_t rank;
     const json_t *type = json_object_get(config, "peft_type"), *bias = json_object_get(config, "bias");
     const json_t *alpha = json_object_get(config, "lora_alpha");
@@ -65,6 +76,10 @@ static enum iso_err read_config(struct lora *l, const json_t *config, struct iso
     for (size_t i = 0; i < ARRAY_LEN(ABSENT); i++)
         if (!is_empty(json_object_get(config, ABSENT[i])))
             return unsupported(ABSENT[i], "is set, which is not supported", reterr);
+    // Other ways to begin change the base weights too, so that W + s B A counts something twice.
+    const json_t *begun = json_object_get(config, "init_lora_weights");
+    if (json_is_string(begun) && !strv_is(json_strv(begun), "gaussian"))
+        return unsupported("init_lora_weights", "is other than true, false and \"gaussian\"", reterr);
     if (bias && !(json_is_string(bias) && strv_is(json_strv(bias), "none")))
         return unsupported("bias", "is not \"none\"", reterr);
     if (!json_whole(json_object_get(config, "r"), LORA_RANK_MAX, &rank) || rank == 0)
@@ -250,14 +265,13 @@ void lora_add(const struct lora *l, const struct model_tensor *t, uint64_t row, 
     }
 }
 
-const struct model_tensor *lora_unused(const struct lora *l, const struct ir_part *parts,
-                                       const uint32_t *part_of, const uint32_t *n_parts_of, uint32_t n)
+const struct model_tensor *lora_unused(const struct lora *l, const struct program *p)
 {
-    for (uint32_t i = 0; l && i < l->n_tensors; i++) {
+    for (uint32_t i = 0; i < l->n_tensors; i++) {
         bool used = !l->changes[i].a;
-        for (uint32_t t = 0; t < n && !used; t++)
-            for (uint32_t j = 0; j < n_parts_of[t]; j++)
-                used = used || parts[part_of[t] + j].source == &l->tensors[i];
+        for (uint32_t t = 0; t < p->header.n_tensors && !used; t++)
+            for (uint32_t j = 0; p->tensors[t].kind == PLAN_MATRIX && j < p->n_parts_of[t]; j++)
+                used = used || p->parts[p->part_of[t] + j].source == &l->tensors[i];
         if (!used)
             return &l->tensors[i];
     }

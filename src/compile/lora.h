@@ -8,14 +8,14 @@
 #pragma once
 
 #include "base/err.h"
-#include "graph/ir.h"
+#include "compile/compile.h"
 #include "model/model.h"
 
 #define LORA_RANK_MAX 1024
 
 struct lora;
 
-// Reads the adapter of model `m`, a Hugging Face folder; its numbers are held as f32. Errors start with the path. Close
+// Reads the adapter of model `m`, a Hugging Face folder; its numbers are held as f32. Errors name the folder's file. Close
 // with lora_close.
 enum iso_err lora_open(const char *path, const struct model *m, struct lora **ret,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
@@ -27,6 +27,5 @@ bool lora_has(const struct lora *l, const struct model_tensor *t);
 // Adds s B[row] A to the k values of a row of the tensor: f32, the r products of each value in ascending order, then times
 // s. Does nothing where the adapter has nothing of the tensor.
 void lora_add(const struct lora *l, const struct model_tensor *t, uint64_t row, float *values);
-// The first changed tensor that none of a program's n tensors is made of; NULL where there is none.
-const struct model_tensor *lora_unused(const struct lora *l, const struct ir_part *parts,
-                                       const uint32_t *part_of, const uint32_t *n_parts_of, uint32_t n);
+// The first changed tensor that no matrix of the program is made of; NULL where there is none.
+const struct model_tensor *lora_unused(const struct lora *l, const struct program *p);

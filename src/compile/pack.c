@@ -15,6 +15,7 @@
 
 #define PIECE_BYTES ((uint64_t)256 << 10) // of packed weights that a thread makes at a time, or one panel
 #define F16_MAX     65504.0f
+#define BF16_MAX    0x1.fep127f
 
 // Round to nearest even; x is finite and below the largest bf16.
 static uint16_t bf16_from_f32(float x)
@@ -235,11 +236,13 @@ static enum iso_err read_weights(const struct program *p, uint32_t id, uint32_t 
         block_values(source->type, s->source, t->cols, s->row);
         lora_add(p->lora, source, source_row(part, n, row - part_begin), s->row);
         for (uint32_t k = 0; k < t->cols; k++) {
-            if (s->row[k] > F16_MAX || s->row[k] < -F16_MAX)
-                return iso_fail(
-                    reterr, ISO_E_LIMIT, 0, NULL,
-                    "tensor \"%.*s\" holds %g; with --quant other than keep a weight is at most %g",
-                    STRV_ARG(source->name), (double)s->row[k], (double)F16_MAX);
+            float most = t->dtype == DT_F32 || t->dtype == DT_BF16 ? BF16_MAX : F16_MAX;
+            if (!(s->row[k] <= most && s->row[k] >= -most)) { // a NaN is neither
+                (void)iso_fail(
+                    reterr, ISO_E_LIMIT, 0, NULL, "tensor \"%.*s\" holds %g; as %s a weight is at most %g",
+                    STRV_ARG(source->name), (double)s->row[k], dtype_info(t->dtype)->name, (double)most);
+                return iso_fail_prefix(reterr, model_tensor_path(&p->model, source));
+            }
             s->w[(uint64_t)k * PANEL_LANES + lane] = s->row[k];
         }
     }

@@ -248,6 +248,10 @@ static enum iso_err bind_parameters(struct tmpl_run *r, const struct tmpl_node *
         struct strv name = text_of(r, param);
         struct tmpl_val v = tmpl_undefined(VAL_ABSENT, name);
         uint32_t found = 0;
+        // Compared with every argument and every parameter before it.
+        err = tmpl_charge_bytes(r, (uint64_t)name.len * (position + args->count + 1));
+        if (err)
+            return err;
         for (uint32_t i = 0; i < args->count; i++)
             if (args->names[i].ptr ? strv_equal(args->names[i], name) : i == position)
                 v = args->values[i], found++;

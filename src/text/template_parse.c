@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "text/template_builtin.h"
+
 // What jinja2 (or transformers) has and this interpreter does not.
 static const char *const UNSUPPORTED_TAGS[] = {
     "call",       "filter", "with", "block", "extends", "import", "include",   "from",
@@ -241,6 +243,8 @@ static uint32_t parse_parameters(struct tmpl_parser *p)
         tmpl_node(p, n)->b = name.at + (uint32_t)name.text.len;
         tmpl_node(p, n)->c = value;
         tmpl_list_add(p, &list, n);
+        if (list.count > TMPL_ARGS_MAX)
+            tmpl_parse_fail(p, ISO_E_LIMIT, name.at, "more than %d parameters", TMPL_ARGS_MAX);
         if (p->tok.kind != TOK_RPAREN)
             tmpl_parse_expect(p, TOK_COMMA, "',' or ')'");
     }

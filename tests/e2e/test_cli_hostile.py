@@ -152,7 +152,7 @@ def test_unsupported_models_are_refused_by_name(binary, tmp_path):
     refused(ask("compile", path, binary, tmp_path), UNSUPPORTED, path, "tokenizer")
     write(tokenizer_ggml_pre="never-heard-of")
     refused(ask("fit", path, binary, tmp_path), UNSUPPORTED, path, "never-heard-of")
-    write(tokenizer_chat_template="{% macro x() %}{% endmacro %}")
+    write(tokenizer_chat_template="{% call x() %}{% endcall %}")
     plan = tmp_path / "m.plan"
     r = iso("compile", path, "-o", plan, binary=binary)
     if r.code == OK:  # told by whoever needs the template
