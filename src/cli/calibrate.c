@@ -83,16 +83,14 @@ enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t t
     sums.threads = session.threads;
     sums.kernels = unit_kernels(session.unit);
     err = open_sums(&session.plan, &sums, ret, reterr);
-    bool named = false; // the error starts with the file's name
-    if (!err) {
+    if (err)
+        iso_fail_prefix(reterr, model_path);
+    else
         err = eval_text_open(&session, text_path, WINDOW, tokens_max, &text, reterr);
-        named = err != ISO_OK;
-    }
     if (!err) {
         unit_set_tap(session.unit, add_products, &sums);
         cli_progress_begin(&progress, "calibrating", "tokens", quiet);
-        named = true;
-        err = eval_run(sessions, &model_path, 1, &text, cli_progress_update, &progress, &result, reterr);
+        err = eval_run(sessions, &model_path, 1, &text, &progress, &result, reterr);
         cli_progress_end(&progress);
         eval_text_close(&text);
     }
@@ -100,5 +98,5 @@ enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t t
     session_close(&session);
     if (err)
         calibrate_free(ret);
-    return err && !named ? iso_fail_prefix(reterr, model_path) : err;
+    return err;
 }

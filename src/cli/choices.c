@@ -110,7 +110,7 @@ static enum iso_err answer(struct reader *r, const struct question *q, struct ch
     return ISO_OK;
 }
 
-static enum iso_err run_lines(struct reader *r, struct strv text, choices_progress *progress, void *context,
+static enum iso_err run_lines(struct reader *r, struct strv text, struct cli_progress *progress,
                               struct choices_result *ret, struct iso_errinfo *reterr)
 {
     uint32_t line = 0;
@@ -135,13 +135,12 @@ static enum iso_err run_lines(struct reader *r, struct strv text, choices_progre
             snprintf(where, sizeof where, "line %" PRIu32, line);
             return iso_fail_prefix(reterr, where);
         }
-        if (progress)
-            progress(context, num_min(at, text.len), text.len);
+        cli_progress_update(progress, num_min(at, text.len), text.len);
     }
     return ret->questions ? ISO_OK : iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "there is no question in it");
 }
 
-enum iso_err choices_run(struct session *s, const char *path, choices_progress *progress, void *context,
+enum iso_err choices_run(struct session *s, const char *path, struct cli_progress *progress,
                          struct choices_result *ret, struct iso_errinfo *reterr)
 {
     struct buf file;
@@ -154,7 +153,7 @@ enum iso_err choices_run(struct session *s, const char *path, choices_progress *
     r.whole = calloc(r.max, sizeof *r.whole);
     buf_init(&r.text, FILE_BYTES_MAX);
     err = r.prompt && r.whole
-              ? run_lines(&r, buf_strv(&file), progress, context, ret, reterr)
+              ? run_lines(&r, buf_strv(&file), progress, ret, reterr)
               : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for a question");
     free(r.prompt);
     free(r.whole);

@@ -5,6 +5,7 @@
 // space. Empty lines are skipped.
 #pragma once
 
+#include "cli/cli.h"
 #include "cli/session.h"
 
 #define CHOICES_MAX       16 // of a question
@@ -22,8 +23,6 @@ struct choices_interval {
 };
 struct choices_interval choices_interval(uint32_t right, uint32_t n);
 
-typedef void choices_progress(void *context, uint64_t done, uint64_t total);
-
 // Errors name the file, and the line that they are about. A question that doesn't fit max_seq_len is one.
-enum iso_err choices_run(struct session *s, const char *path, choices_progress *progress, void *context,
+enum iso_err choices_run(struct session *s, const char *path, struct cli_progress *progress,
                          struct choices_result *ret, struct iso_errinfo *reterr) ISO_MUST_USE;

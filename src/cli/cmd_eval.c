@@ -227,7 +227,7 @@ static enum iso_err measure_text(const struct arguments *a, struct measured *m, 
     if (err)
         return err;
     cli_progress_begin(&progress, "scoring", "tokens", a->json);
-    err = eval_run(sessions, m->path, m->n, &text, cli_progress_update, &progress, &m->text, reterr);
+    err = eval_run(sessions, m->path, m->n, &text, &progress, &m->text, reterr);
     cli_progress_end(&progress);
     for (uint32_t i = 0; i < m->n && !err; i++)
         err = eval_decode(sessions[i], &text, &m->decode[i], reterr);
@@ -241,7 +241,7 @@ static enum iso_err measure(const struct arguments *a, struct measured *m, struc
     for (uint32_t i = 0; i < m->n && !err && a->choices; i++) {
         struct cli_progress progress;
         cli_progress_begin(&progress, "answering", NULL, a->json);
-        err = choices_run(&m->session[i], a->choices, cli_progress_update, &progress, &m->choices[i], reterr);
+        err = choices_run(&m->session[i], a->choices, &progress, &m->choices[i], reterr);
         cli_progress_end(&progress);
     }
     return err;

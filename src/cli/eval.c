@@ -213,7 +213,7 @@ static enum iso_err check_pair(struct session *const *sessions, struct iso_errin
 }
 
 static enum iso_err run_windows(struct eval_sums *e, const struct eval_text *text, uint32_t *ids,
-                                eval_progress *progress, void *context, struct eval_result *ret,
+                                struct cli_progress *progress, struct eval_result *ret,
                                 struct iso_errinfo *reterr)
 {
     const struct tokenizer *t = e->sessions[0]->tokenizer;
@@ -230,15 +230,14 @@ static enum iso_err run_windows(struct eval_sums *e, const struct eval_text *tex
             ret->side[i].ns += ns[i];
         if (err)
             return err;
-        if (progress)
-            progress(context, at + n, text->n);
+        cli_progress_update(progress, at + n, text->n);
     }
     return ISO_OK;
 }
 
 enum iso_err eval_run(struct session *const *sessions, const char *const *paths, uint32_t n,
-                      const struct eval_text *text, eval_progress *progress, void *context,
-                      struct eval_result *ret, struct iso_errinfo *reterr)
+                      const struct eval_text *text, struct cli_progress *progress, struct eval_result *ret,
+                      struct iso_errinfo *reterr)
 {
     struct eval_sums e = {.sessions = sessions, .paths = paths, .n_sessions = n};
     ASSERT(n == 1 || n == 2);
@@ -252,7 +251,7 @@ enum iso_err eval_run(struct session *const *sessions, const char *const *paths,
     if (!ids || !e.kls || !e.p)
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to evaluate");
     if (!err)
-        err = run_windows(&e, text, ids, progress, context, ret, reterr);
+        err = run_windows(&e, text, ids, progress, ret, reterr);
     if (!err)
         summarize(&e, ret);
     free(ids);

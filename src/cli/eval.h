@@ -2,6 +2,7 @@
 // the right answer.
 #pragma once
 
+#include "cli/cli.h"
 #include "cli/session.h"
 
 #define EVAL_TOKENS_MAX 1048576
@@ -33,13 +34,11 @@ struct eval_result {
     double nll_error;       // standard error of the mean difference of nll
 };
 
-typedef void eval_progress(void *context, uint64_t done, uint64_t total);
-
 // Scores the text with one session, or with two whose plans have the same vocabulary and slots. Errors of one name its
 // path.
 enum iso_err eval_run(struct session *const *sessions, const char *const *paths, uint32_t n,
-                      const struct eval_text *text, eval_progress *progress, void *context,
-                      struct eval_result *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+                      const struct eval_text *text, struct cli_progress *progress, struct eval_result *ret,
+                      struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // Tokens a second of greedy decode after the text's beginning, one sequence.
 enum iso_err eval_decode(struct session *s, const struct eval_text *text, double *ret,

@@ -11,11 +11,11 @@
 #include "base/dmath.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "compile/block.h"
 #include "formats/folder.h"
 #include "formats/json_file.h"
 #include "formats/safetensors.h"
 #include "graph/ir.h"
-#include "kernels/half.h"
 
 #define CONFIG_NAME      "adapter_config.json"
 #define WEIGHTS_NAME     "adapter_model.safetensors"
@@ -28,7 +28,6 @@
 // What the adapter has of one tensor.
 struct change {
     const float *a, *b; // [r][k], [n][r]; NULL until found
-    uint32_t rank;
 };
 
 struct lora {
@@ -125,12 +124,8 @@ static enum iso_err read_values(struct lora *l, int fd, const struct safetensor 
     if (!err && ggml_check_values(t->type, raw, n, &bad))
         err = iso_fail(reterr, ISO_E_NONFINITE, 0, NULL, "tensor \"%.*s\" holds a NaN or infinite value",
                        STRV_ARG(t->name));
-    for (uint64_t i = 0; i < n && !err; i++) {
-        uint16_t half;
-        memcpy(t->type == GGML_F32 ? (void *)&values[i] : &half, raw + i * (t->bytes / n), t->bytes / n);
-        if (t->type != GGML_F32)
-            values[i] = t->type == GGML_F16 ? f32_from_f16(half) : f32_from_bf16(half);
-    }
+    if (!err)
+        block_values(t->type, raw, n, values);
     if (!err)
         *ret = values;
     return err;
@@ -151,7 +146,6 @@ static enum iso_err read_tensor(struct lora *l, const struct model *m, int fd, c
                         " where model and rank ask for %" PRIu64 " x %" PRIu64,
                         STRV_ARG(t->name), t->dims[1], t->dims[0], rows, cols);
     struct change *c = &l->changes[target - l->tensors];
-    c->rank = l->rank;
     return read_values(l, fd, t, is_b ? &c->b : &c->a, reterr);
 }
 
@@ -252,12 +246,12 @@ void lora_add(const struct lora *l, const struct model_tensor *t, uint64_t row, 
     if (!lora_has(l, t))
         return;
     const struct change *c = change_of(l, t);
-    const float *b = c->b + row * c->rank;
+    const float *b = c->b + row * l->rank;
     uint64_t k = t->dims[0];
     for (uint64_t first = 0; first < k; first += TOGETHER) {
         float sum[TOGETHER] = {0};
         uint64_t n = num_min(TOGETHER, k - first);
-        for (uint32_t j = 0; j < c->rank; j++)
+        for (uint32_t j = 0; j < l->rank; j++)
             for (uint64_t i = 0; i < n; i++)
                 sum[i] += b[j] * c->a[j * k + first + i];
         for (uint64_t i = 0; i < n; i++)

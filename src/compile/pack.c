@@ -62,22 +62,33 @@ static enum iso_err read_blocks(const struct program *p, const struct model_tens
     return err;
 }
 
+// The part that holds row `row` of a stacked matrix; *ret_row is the row in it, *ret_left the part's rows from it on.
+static const struct ir_part *part_of_row(const struct program *p, uint32_t id, uint32_t row,
+                                         uint32_t *ret_row, uint32_t *ret_left)
+{
+    const struct ir_part *part = &p->parts[p->part_of[id]];
+    uint32_t n = part_rows(part, PLAN_MATRIX);
+    while (row >= n) {
+        row -= n;
+        n = part_rows(++part, PLAN_MATRIX);
+    }
+    *ret_row = row;
+    *ret_left = n - row;
+    return part;
+}
+
 // Rows [first, first + 16) of the stacked parts into `rows`, one after the other; those past the end are
 // zero. Rows that lie together in the source are read together.
 static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32_t first, uint64_t bytes,
                                     uint8_t *rows, struct iso_errinfo *reterr)
 {
-    const struct ir_part *part = &p->parts[p->part_of[id]];
-    uint32_t part_begin = 0, n = part_rows(part, PLAN_MATRIX), end = p->tensors[id].rows;
-    uint32_t last = (uint32_t)num_min(first + PANEL_LANES, end), run;
+    uint32_t last = (uint32_t)num_min(first + PANEL_LANES, p->tensors[id].rows), run;
     memset(rows, 0, PANEL_LANES * bytes);
     for (uint32_t row = first; row < last; row += run) {
-        while (row - part_begin >= n) {
-            part_begin += n;
-            n = part_rows(++part, PLAN_MATRIX);
-        }
-        run = part->deinterleave_heads ? 1 : (uint32_t)num_min(last - row, part_begin + n - row);
-        enum iso_err err = read_blocks(p, part->source, source_row(part, n, row - part_begin) * bytes,
+        uint32_t in_part, left;
+        const struct ir_part *part = part_of_row(p, id, row, &in_part, &left);
+        run = part->deinterleave_heads ? 1 : (uint32_t)num_min(last - row, left);
+        enum iso_err err = read_blocks(p, part->source, source_row(part, in_part + left, in_part) * bytes,
                                        rows + (row - first) * bytes, run * bytes, reterr);
         if (err)
             return err;
@@ -213,44 +224,51 @@ static struct fit_scratch fit_scratch_at(uint8_t *base, uint64_t k)
     return s;
 }
 
+// A row as f32, with what an adapter adds, checked to have a place in the plan's type.
+static enum iso_err read_weight_row(const struct program *p, uint32_t id, uint32_t row, struct fit_scratch *s,
+                                    struct iso_errinfo *reterr)
+{
+    const struct plan_tensor *t = &p->tensors[id];
+    uint32_t in_part, left;
+    const struct ir_part *part = part_of_row(p, id, row, &in_part, &left);
+    const struct model_tensor *source = part->source;
+    uint64_t from = source_row(part, in_part + left, in_part), bytes = row_bytes(source);
+    enum iso_err err = read_blocks(p, source, from * bytes, s->source, bytes, reterr);
+    if (err)
+        return err;
+    block_values(source->type, s->source, t->cols, s->row);
+    lora_add(p->lora, source, from, s->row);
+    float most = t->dtype == DT_F32 || t->dtype == DT_BF16 ? BF16_MAX : F16_MAX;
+    for (uint32_t k = 0; k < t->cols; k++) {
+        if (s->row[k] <= most && s->row[k] >= -most) // a NaN is neither
+            continue;
+        (void)iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "tensor \"%.*s\" holds %g; as %s a weight is at most %g",
+                       STRV_ARG(source->name), (double)s->row[k], dtype_info(t->dtype)->name, (double)most);
+        return iso_fail_prefix(reterr, model_tensor_path(&p->model, source));
+    }
+    return ISO_OK;
+}
+
 // Rows [first, first + 16) as f32, beside each other.
 static enum iso_err read_weights(const struct program *p, uint32_t id, uint32_t first, struct fit_scratch *s,
                                  struct iso_errinfo *reterr)
 {
     const struct plan_tensor *t = &p->tensors[id];
-    const struct ir_part *part = &p->parts[p->part_of[id]];
-    uint32_t part_begin = 0, n = part_rows(part, PLAN_MATRIX);
     memset(s->w, 0, (uint64_t)t->cols * PANEL_LANES * sizeof(float));
     for (uint32_t lane = 0; lane < PANEL_LANES && first + lane < t->rows; lane++) {
-        uint32_t row = first + lane;
-        while (row - part_begin >= n) {
-            part_begin += n;
-            n = part_rows(++part, PLAN_MATRIX);
-        }
-        const struct model_tensor *source = part->source;
-        uint64_t bytes = row_bytes(source);
-        enum iso_err err =
-            read_blocks(p, source, source_row(part, n, row - part_begin) * bytes, s->source, bytes, reterr);
+        enum iso_err err = read_weight_row(p, id, first + lane, s, reterr);
         if (err)
             return err;
-        block_values(source->type, s->source, t->cols, s->row);
-        lora_add(p->lora, source, source_row(part, n, row - part_begin), s->row);
-        for (uint32_t k = 0; k < t->cols; k++) {
-            float most = t->dtype == DT_F32 || t->dtype == DT_BF16 ? BF16_MAX : F16_MAX;
-            if (!(s->row[k] <= most && s->row[k] >= -most)) { // a NaN is neither
-                (void)iso_fail(
-                    reterr, ISO_E_LIMIT, 0, NULL, "tensor \"%.*s\" holds %g; as %s a weight is at most %g",
-                    STRV_ARG(source->name), (double)s->row[k], dtype_info(t->dtype)->name, (double)most);
-                return iso_fail_prefix(reterr, model_tensor_path(&p->model, source));
-            }
+        for (uint32_t k = 0; k < t->cols; k++)
             s->w[(uint64_t)k * PANEL_LANES + lane] = s->row[k];
-        }
     }
     return ISO_OK;
 }
 
-static void put_floats(enum dtype type, const float *w, uint64_t n, uint8_t *out)
+// n weights into a panel of `bytes` bytes, its padding zero.
+static void put_floats(enum dtype type, const float *w, uint64_t n, uint8_t *out, uint64_t bytes)
 {
+    memset(out, 0, bytes);
     if (type == DT_F32)
         memcpy(out, w, n * sizeof *w);
     for (uint64_t i = 0; i < n && type != DT_F32; i++) {
@@ -269,7 +287,8 @@ static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t fir
     if (err)
         return err;
     if (dtype_info(t->dtype)->float_bytes) {
-        put_floats((enum dtype)t->dtype, s.w, (uint64_t)t->cols * PANEL_LANES, panel);
+        put_floats((enum dtype)t->dtype, s.w, (uint64_t)t->cols * PANEL_LANES, panel,
+                   panel_layout((enum dtype)t->dtype, t->cols).bytes);
         return ISO_OK;
     }
     struct fit_args a = {.dtype = (enum dtype)t->dtype,
@@ -344,14 +363,10 @@ enum iso_err pack_piece(const struct program *p, uint32_t id, uint32_t piece, co
 static enum iso_err read_floats(const struct program *p, const struct model_tensor *t, uint8_t *scratch,
                                 uint32_t n, float *ret, struct iso_errinfo *reterr)
 {
-    uint32_t size = ggml_type_info(t->type)->block_bytes;
-    enum iso_err err = read_blocks(p, t, 0, scratch, (uint64_t)n * size, reterr);
-    for (uint32_t i = 0; i < n && !err; i++) {
-        uint16_t half;
-        memcpy(t->type == GGML_F32 ? (void *)&ret[i] : &half, scratch + (uint64_t)i * size, size);
-        if (t->type != GGML_F32)
-            ret[i] = t->type == GGML_F16 ? f32_from_f16(half) : f32_from_bf16(half);
-    }
+    uint64_t bytes = (uint64_t)n * ggml_type_info(t->type)->block_bytes;
+    enum iso_err err = read_blocks(p, t, 0, scratch, bytes, reterr);
+    if (!err)
+        block_values(t->type, scratch, n, ret);
     return err;
 }
 

@@ -5,15 +5,17 @@
 #include "graph/ir.h"
 #include "kernels/dtype.h"
 
-static bool is_head(const struct graph *g, uint32_t tensor)
+// The embedding matrix and the output matrix; they may be one.
+static void find_heads(const struct graph *g, uint32_t ret[2])
 {
+    ret[0] = ret[1] = IR_NONE;
     for (uint32_t i = 0; i < g->n_ops; i++) {
         const struct ir_op *op = &g->ops[i];
-        if ((op->code == IR_EMBED && op->in[0].tensor == tensor) ||
-            (op->code == IR_MATMUL && op->out.tensor == g->logits && op->in[1].tensor == tensor))
-            return true;
+        if (op->code == IR_EMBED)
+            ret[0] = op->in[0].tensor;
+        if (op->code == IR_MATMUL && op->out.tensor == g->logits)
+            ret[1] = op->in[1].tensor;
     }
-    return false;
 }
 
 enum quant widths_head(const struct compile_options *o)
@@ -24,13 +26,15 @@ enum quant widths_head(const struct compile_options *o)
 enum iso_err pass_widths(struct graph *g, const struct compile_options *options, struct iso_errinfo *reterr)
 {
     enum quant head = widths_head(options);
+    uint32_t heads[2];
     if (options->quant == QUANT_KEEP && head == QUANT_KEEP)
         return ISO_OK;
+    find_heads(g, heads);
     for (uint32_t i = 0; i < g->n_tensors; i++) {
         struct ir_tensor *t = &g->tensors[i];
         if (t->kind != IR_MATRIX)
             continue;
-        enum quant quant = is_head(g, i) ? head : options->quant;
+        enum quant quant = i == heads[0] || i == heads[1] ? head : options->quant;
         if (quant == QUANT_KEEP)
             continue;
         enum dtype dtype = quant_dtype(quant);

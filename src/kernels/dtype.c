@@ -21,8 +21,8 @@ static const struct dtype_info DTYPES[DT_COUNT] = {
     [DT_Q6_K] =   {"q6_k",   6, 0, false, 2, true},
     [DT_IQ4_NL] = {"iq4_nl", 4, 0, false, 0, true},
     [DT_IQ4_XS] = {"iq4_xs", 4, 0, false, 1, true},
-    [DT_A8] =     {"a8",     8, 0, false, 0, false},
     [DT_W6] =     {"w6",     6, 0, false, 0, true},
+    [DT_A8] =     {"a8",     8, 0, false, 0, false},
 };
 // clang-format on
 

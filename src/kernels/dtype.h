@@ -44,8 +44,8 @@ enum dtype {
     DT_Q6_K = 12,   // w = d * s * (u - 32) *,   u in 0..63
     DT_IQ4_NL = 13, // w = d * IQ4_VALUES[u],    u in 0..15
     DT_IQ4_XS = 14, // w = d * s * IQ4_VALUES[u]
-    DT_A8 = 15,     // activations as codes: struct a8
-    DT_W6 = 16,     // w = d * (u - 32), u in 0..63; our own, GGUF has no such type
+    DT_W6 = 15,     // w = d * (u - 32), u in 0..63; our own, GGUF has no such type
+    DT_A8 = 16,     // activations as codes: struct a8; the weights' types are before it
     DT_COUNT
 };
 

@@ -3,10 +3,10 @@
 // immutable sandbox, its tojson and raise_exception).
 //
 // Language: text, {{ expressions }}, {# comments #}, {% raw %}, if/elif/else, for (filter, else, unpacking,
-// loop.*), break, continue, set (names, tuples, namespace attributes, blocks), macro (outside loops). Expressions: literals, lists,
-// tuples, dicts, arithmetic, ~, comparison chains, in, and/or/not, conditional, attributes, subscripts,
-// slices, calls, filters, tests. Filters, tests, functions and methods: the tables in template_builtin.c and
-// template_function.c.
+// loop.*), break, continue, set (names, tuples, namespace attributes, blocks), macro (outside loops).
+// Expressions: literals, lists, tuples, dicts, arithmetic, ~, comparison chains, in, and/or/not, conditional,
+// attributes, subscripts, slices, calls, filters, tests. Filters, tests, functions and methods: the tables in
+// template_builtin.c and template_function.c.
 // What jinja2 knows and this doesn't (includes, call blocks, ...) is refused with ISO_E_UNSUPPORTED.
 //
 // Known differences: integers have 64 bits and overflow is an error, as is a float result that is not finite;
@@ -47,8 +47,8 @@ void tmpl_close(struct tmpl *t);
 
 // Appends the rendering of t to *out, whose maximum bounds it. `context` is an object: its members (messages,
 // tools, add_generation_prompt, bos_token, ...) are the template's variables. Its text "strftime_now", a time as
-// "2026-12-31T23:59:59", is what strftime_now(format) writes; without it that function is not defined. On failure *out keeps the
-// length it had. raise_exception(text) in the template ends in ISO_E_FORMAT with that text alone and the
+// "2026-12-31T23:59:59", is what strftime_now(format) writes; without it that function is not defined. On failure
+// *out keeps the length it had. raise_exception(text) in the template ends in ISO_E_FORMAT with that text alone and the
 // field "raise_exception"; every other error names line and column as tmpl_open does.
 enum iso_err tmpl_render(const struct tmpl *t, const json_t *context, struct buf *out,
                          struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -1,8 +1,9 @@
 // The functions of templates.
 #include "text/template_builtin.h"
 
-#include <stdio.h>
+#include <locale.h>
 #include <string.h>
+#include <time.h>
 
 #include "text/template_write.h"
 
@@ -71,126 +72,58 @@ static enum iso_err function_range(struct tmpl_run *r, struct tmpl_val self, con
 
 // ---- the time
 
-struct moment {
-    int year, month, day, hour, minute, second; // month and day from 1
-};
+#define MOMENT_FORMAT "%Y-%m-%dT%H:%M:%S"
+#define MOMENT_BYTES  19
 
-static const char *const MONTHS[] = {"January", "February", "March",     "April",   "May",      "June",
-                                     "July",    "August",   "September", "October", "November", "December"};
-static const char *const DAYS[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
-                                   "Thursday", "Friday", "Saturday"};
-
-static bool is_leap(int year)
+// False for what is no time that a calendar has. timegm moves what is out of range, which shows when it is written again.
+static bool read_moment(struct tmpl_val v, struct tm *ret)
 {
-    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-}
-
-static bool read_moment(struct tmpl_val v, struct moment *m)
-{
-    static const int LENGTHS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    char text[20] = "", again[80];
-    if (v.kind != VAL_STR || v.len != 19)
+    char text[MOMENT_BYTES + 1], again[64];
+    if (v.kind != VAL_STR || v.len != MOMENT_BYTES)
         return false;
-    memcpy(text, v.s, 19);
-    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d", &m->year, &m->month, &m->day, &m->hour, &m->minute,
-               &m->second) != 6)
-        return false;
-    snprintf(again, sizeof again, "%04d-%02d-%02dT%02d:%02d:%02d", m->year, m->month, m->day, m->hour,
-             m->minute, m->second);
-    return strcmp(text, again) == 0 && m->year >= 1 && m->month >= 1 && m->month <= 12 && m->day >= 1 &&
-           m->day <= LENGTHS[m->month - 1] + (m->month == 2 && is_leap(m->year)) && m->hour >= 0 &&
-           m->hour < 24 && m->minute >= 0 && m->minute < 60 && m->second >= 0 && m->second < 60;
+    memcpy(text, v.s, MOMENT_BYTES);
+    text[MOMENT_BYTES] = '\0';
+    *ret = (struct tm){0};
+    const char *end = strptime(text, MOMENT_FORMAT, ret);
+    (void)timegm(ret);
+    return end && *end == '\0' && strftime(again, sizeof again, MOMENT_FORMAT, ret) &&
+           strcmp(text, again) == 0;
 }
 
-static int day_of_year(const struct moment *m)
-{
-    static const int BEFORE[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-    return BEFORE[m->month - 1] + m->day + (m->month > 2 && is_leap(m->year));
-}
-
-// 0: Sunday. 1 January of the year 1 was a Monday.
-static int day_of_week(const struct moment *m)
-{
-    int years = m->year - 1;
-    return (years * 365 + years / 4 - years / 100 + years / 400 + day_of_year(m)) % 7;
-}
-
-// What one directive stands for; 0 where it is not known.
-static int write_directive(char directive, const struct moment *m, char *out, size_t size)
-{
-    int twelve = m->hour % 12 ? m->hour % 12 : 12;
-    switch (directive) {
-    case 'a':
-        return snprintf(out, size, "%.3s", DAYS[day_of_week(m)]);
-    case 'A':
-        return snprintf(out, size, "%s", DAYS[day_of_week(m)]);
-    case 'b':
-        return snprintf(out, size, "%.3s", MONTHS[m->month - 1]);
-    case 'B':
-        return snprintf(out, size, "%s", MONTHS[m->month - 1]);
-    case 'd':
-        return snprintf(out, size, "%02d", m->day);
-    case 'F':
-        return snprintf(out, size, "%04d-%02d-%02d", m->year, m->month, m->day);
-    case 'H':
-        return snprintf(out, size, "%02d", m->hour);
-    case 'I':
-        return snprintf(out, size, "%02d", twelve);
-    case 'j':
-        return snprintf(out, size, "%03d", day_of_year(m));
-    case 'm':
-        return snprintf(out, size, "%02d", m->month);
-    case 'M':
-        return snprintf(out, size, "%02d", m->minute);
-    case 'p':
-        return snprintf(out, size, "%s", m->hour < 12 ? "AM" : "PM");
-    case 'S':
-        return snprintf(out, size, "%02d", m->second);
-    case 'T':
-        return snprintf(out, size, "%02d:%02d:%02d", m->hour, m->minute, m->second);
-    case 'w':
-        return snprintf(out, size, "%d", day_of_week(m));
-    case 'y':
-        return snprintf(out, size, "%02d", m->year % 100);
-    case 'Y':
-        return snprintf(out, size, "%04d", m->year);
-    case '%':
-        return snprintf(out, size, "%%");
-    default:
-        return 0;
-    }
-}
-
-// strftime_now(format): the caller's time as C's strftime writes it in English.
+// strftime_now(format): the caller's time, as C's strftime writes it in the C locale.
 static enum iso_err function_strftime_now(struct tmpl_run *r, struct tmpl_val self,
                                           const struct tmpl_args *args, struct tmpl_val *ret)
 {
+    static const char DIRECTIVES[] = "aAbBdFHIjmMpSTwyY%";
     (void)self;
     struct tmpl_val format = args->values[0];
     const struct tmpl_pair *pair;
-    struct moment m;
+    struct tm now;
     enum iso_err err =
         tmpl_find_key(r, r->context.pairs, r->context.len, tmpl_str(STRV_LIT(TMPL_CLOCK)), &pair);
     if (err)
         return err;
-    if (!pair || !read_moment(pair->value, &m))
+    if (!pair || !read_moment(pair->value, &now))
         return tmpl_fail(r, ISO_E_FORMAT, TMPL_CLOCK " in the context is no time YYYY-MM-DDTHH:MM:SS");
     if (format.kind != VAL_STR)
         return tmpl_fail(r, ISO_E_FORMAT, "the format of " TMPL_CLOCK " is no string");
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); // the process may have another
     buf_reset(&r->scratch);
     for (uint32_t i = 0; i < format.len && !err; i++) {
-        char piece[32];
-        int n = 1;
-        piece[0] = format.s[i];
-        if (format.s[i] == '%')
-            n = ++i < format.len ? write_directive(format.s[i], &m, piece, sizeof piece) : 0;
-        if (n == 0)
-            return tmpl_fail(r, ISO_E_UNSUPPORTED,
-                             "the format of " TMPL_CLOCK
-                             " has a directive other than %%a %%A %%b %%B %%d %%F %%H %%I %%j "
-                             "%%m %%M %%p %%S %%T %%w %%y %%Y %%%%");
-        err = tmpl_put(r, &r->scratch, (struct strv){piece, (size_t)n});
+        char piece[32] = {format.s[i]}, directive[3] = "%";
+        size_t n = 1;
+        if (format.s[i] == '%') {
+            directive[1] = ++i < format.len ? format.s[i] : '\0';
+            n = directive[1] && strchr(DIRECTIVES, directive[1]) && c
+                    ? strftime_l(piece, sizeof piece, directive, &now, c)
+                    : 0;
+        }
+        err = n ? tmpl_put(r, &r->scratch, (struct strv){piece, n})
+                : tmpl_fail(r, ISO_E_UNSUPPORTED,
+                            "the format of " TMPL_CLOCK " has a directive that is none of %s", DIRECTIVES);
     }
+    if (c)
+        freelocale(c);
     return err ? err : tmpl_from_scratch(r, ret);
 }
 

@@ -1,5 +1,6 @@
 """libisochron as a user of it sees it: the example on both libraries, what they export, the header alone."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -42,6 +43,25 @@ def test_example_errors_name_file_and_reason(tmp_path):
     (tmp_path / "garbage.plan").write_bytes(b"garbage" * 1000)
     garbage = run(TOOLS / "example_shared", tmp_path / "garbage.plan", "x", 1)
     assert garbage.returncode == 3 and b"garbage.plan" in garbage.stderr
+
+
+class CompileOptions(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("max_seq_len", "slots", "batch_tokens", "kv_q8")] + [
+        ("progress", ctypes.c_void_p), ("context", ctypes.c_void_p), ("quant", ctypes.c_char_p),
+        ("quant_embedding", ctypes.c_char_p)]
+
+
+def test_own_quantization(models, tmp_path):
+    """The same bytes as the command line's; a width that there is not is refused."""
+    library = ctypes.CDLL(str(BUILD / "src" / "api" / "libisochron.so"))
+    ours, theirs = tmp_path / "a.plan", tmp_path / "b.plan"
+    options = CompileOptions(quant=b"w4", quant_embedding=b"w8")
+    assert library.iso_compile(bytes(models.llama), bytes(ours), ctypes.byref(options), None) == 0
+    assert cli.iso("compile", models.llama, "-o", theirs, "--quant", "w4", "--quant-embedding", "w8").code == 0
+    assert ours.read_bytes() == theirs.read_bytes()
+    for wrong in (CompileOptions(quant=b"w5"), CompileOptions(quant_embedding=b"")):
+        assert library.iso_compile(bytes(models.llama), bytes(tmp_path / "c.plan"), ctypes.byref(wrong), None) != 0
+        assert not (tmp_path / "c.plan").exists()
 
 
 @pytest.mark.parametrize("library, flag", [("libisochron.so", "-D"), ("libisochron.a", "-g")])

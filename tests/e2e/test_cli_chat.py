@@ -1,5 +1,6 @@
 """isochron chat: one answer, turns from standard input, and a person at a terminal."""
 
+import datetime
 import json
 import os
 import signal
@@ -9,7 +10,9 @@ import time
 import pytest
 
 import cli
-from cli import LIMIT, OK, UNSUPPORTED, USAGE, Terminal, iso, ok, refused
+import gguf_io
+import make_tiny
+from cli import FORMAT, LIMIT, OK, UNSUPPORTED, USAGE, Terminal, iso, ok, refused
 
 CTRL_C, CTRL_D, BACKSPACE, UP = b"\x03", b"\x04", b"\x7f", b"\x1b[A"
 
@@ -127,6 +130,21 @@ def test_model_without_a_template(models, tmp_path):
     refused(iso("chat", path, stdin=b"hello\n"), UNSUPPORTED, path, "no chat template")
     assert ok("generate", path, "-p", "hello", "-n", 3).out
     assert ok("inspect", path, "--json").json["chat_template"] is None
+
+
+def test_a_template_is_told_the_local_time(tmp_path):
+    path = tmp_path / "clock.gguf"
+    make_tiny.make(tmp_path / "m.gguf")
+    reader = gguf_io.Reader(tmp_path / "m.gguf")
+    meta = [(k, kind, "{{ raise_exception(strftime_now('%Y-%m-%d %H')) }}" if k == "tokenizer.chat_template" else v)
+            for k, kind, v in gguf_io.typed_meta(reader)]
+    gguf_io.write(path, meta, [(t.name, t.type, t.dims, lambda t=t: t.raw) for t in reader.tensors.values()])
+    for zone, hours in (("UTC0", 0), ("JST-9", 9)):
+        here = datetime.timezone(datetime.timedelta(hours=hours))
+        before = datetime.datetime.now(here)
+        r = iso("chat", path, "-p", "x", env={"TZ": zone})
+        after = datetime.datetime.now(here)
+        assert r.code == FORMAT and any(f"{t:%Y-%m-%d %H}".encode() in r.err for t in (before, after)), r
 
 
 def test_sigint_ends_a_chat_without_a_terminal(endless_plan):

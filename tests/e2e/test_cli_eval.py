@@ -117,6 +117,7 @@ def test_the_interval_is_wilsons(models, tmp_path):
     ('{"prompt": "x", "choices": [" a", " b"], "answer": 2}', "number of the right one"),
     ('{"prompt": "x", "choices": [" a", ""], "answer": 0}', "2 to 16 texts"),
     ('{"choices": [" a", " b"], "answer": 0}', '"prompt"'),
+    ('{"prompt": "", "choices": [" a", " b"], "answer": 0}', "no token of its own"),
     ("", "no question"),
 ])
 def test_bad_questions(models, tmp_path, line, says):

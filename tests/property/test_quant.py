@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tools"))
 import gguf_io  # noqa: E402
 import make_hf  # noqa: E402
 import make_tiny  # noqa: E402
+import reference  # noqa: E402
 
 CLI = packed.BUILD / "isochron"
 GROUP = 32
@@ -68,7 +69,7 @@ def quantize(w, width):
 
 @pytest.fixture(autouse=True)
 def own_types(monkeypatch):
-    monkeypatch.setattr(packed, "TYPES", [*packed.TYPES, "A8", "W6"])
+    monkeypatch.setattr(packed, "TYPES", [*packed.TYPES, "W6"])
     monkeypatch.setitem(packed.GROUPED, "W6", (6, 32, 0, 0))
 
 
@@ -141,14 +142,23 @@ def test_search_beats_rounding(tmp_path):
             assert error < np.sum((plain - g) ** 2) * (0.9 if width == "w4" else 1), (width, t.name)
 
 
-@pytest.mark.parametrize("options,code,says", [
-    (["--quant", "w8"], 9, "no multiple of 32 as w8 needs; --quant f16 and keep take it"),
-])
-def test_refused(tmp_path, options, code, says):
+def test_inputs_that_are_no_multiple_of_a_group_are_refused(tmp_path):
     tiny(tmp_path / "m.gguf", hidden=80, heads=5, kv_heads=1, head_dim=16, ffn=160)
-    r = packed.run(tmp_path / "m.gguf", tmp_path / "m.plan", *options)
-    assert r.returncode != 0 and says in r.stderr, r.stderr
+    r = packed.run(tmp_path / "m.gguf", tmp_path / "m.plan", "--quant", "w8")
+    assert r.returncode != 0 and "no multiple of 32 as w8 needs; --quant f16 and keep take it" in r.stderr, r.stderr
     assert not (tmp_path / "m.plan").exists()
+
+
+def test_padding_of_float_panels_is_zero(tmp_path):
+    """An odd number of inputs leaves half a line at a panel's end, in a buffer that held another piece."""
+    tiny(tmp_path / "m.gguf", hidden=256, ffn=2049, layers=3)
+    plans = [packed.compiled(tmp_path / "m.gguf", tmp_path / f"{n}.plan", "--quant", "f16", "--threads", n) for n in (1, 4)]
+    assert plans[0].bytes == plans[1].bytes
+    odd = [t for t in plans[0].weights(packed.MATRIX) if t.cols == 2049]
+    assert len(odd) == 3
+    for t in odd:
+        panels = plans[0].raw(t).reshape(-(-t.rows // 16), -1)
+        assert panels.shape[1] == 2049 * 32 + 32 and np.all(panels[:, 2049 * 32 :] == 0)
 
 
 def test_weights_over_f16_are_refused(tmp_path):
@@ -196,7 +206,7 @@ def test_calibration_brings_the_model_nearer(cache):
     assert divergence[1] < 0.8 * divergence[0], divergence
 
 
-def test_calibrated_bytes_depend_on_neither_threads_nor_isa(cache):
+def test_calibrated_bytes_do_not_depend_on_threads(cache):
     tiny(cache / "m.gguf")
     write_text(cache / "calibrate.txt", 300)
     plans = []
@@ -210,10 +220,39 @@ def test_calibrated_bytes_depend_on_neither_threads_nor_isa(cache):
     assert plans[0] == plans[1]
 
 
-def test_calibration_needs_a_width(cache):
+@pytest.mark.parametrize("options,says", [
+    ([], "--calibrate is of use with --quant"),
+    (["--quant", "f16"], "--calibrate is of use with --quant"),
+    (["--quant", "w4", "--lora", "x"], "without the adapter"),
+])
+def test_what_calibration_does_not_go_with(cache, options, says):
     tiny(cache / "m.gguf")
-    r, _ = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--calibrate", cache / "m.gguf")
-    assert r.returncode == 2 and "--calibrate is of use with --quant" in r.stderr
+    r, _ = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--calibrate", cache / "m.gguf", *options)
+    assert r.returncode == 2 and says in r.stderr
+
+
+def test_calibration_of_odd_shapes_is_refused(cache):
+    tiny(cache / "m.gguf", hidden=80, heads=5, kv_heads=1, head_dim=16, ffn=161)
+    write_text(cache / "calibrate.txt", 300)
+    r, answer = cli("compile", cache / "m.gguf", "-o", cache / "m.plan", "--quant", "w4", "--calibrate",
+                    cache / "calibrate.txt")
+    assert r.returncode == 5 and "no multiple of 32" in r.stdout and str(cache / "m.gguf") in r.stdout, r
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_off_grid_is_the_same_function(tmp_path, arch):
+    """What bench/quality changes before it measures; every matrix that can leave its grid has left it."""
+    changes = dict(arch=arch, type="Q4_0", hidden=96, heads=6, kv_heads=2, head_dim=32, ffn=160)
+    make_tiny.make(tmp_path / "m.gguf", **changes)
+    subprocess.run([sys.executable, ROOT / "tests/tools/off_grid.py", tmp_path / "m.gguf", tmp_path / "off.gguf"], check=True)
+    ids = list(np.random.default_rng(2).integers(0, 320, 40))
+    before, after = (reference.Model(tmp_path / f"{name}.gguf", keep_weights=True) for name in ("m", "off"))
+    a, b = before.run(ids), after.run(ids)
+    assert np.abs(a - b).max() < 1e-4 * np.abs(a).max()
+    for name, t in before.tensors.items():
+        if len(t.shape) == 2 and name != "token_embd.weight":
+            same = np.mean(t.f32() == after.tensors[name].f32())
+            assert same < 0.1, (name, same)
 
 
 # ---- adapters
@@ -334,12 +373,22 @@ def holding_nan(stored):
     return stored | {key: (kind, shape, np.full(shape, np.nan, F).tobytes())}
 
 
+def overflowing(stored):
+    """Finite numbers whose products are infinite, of both signs."""
+    def value(name):
+        return np.where(np.arange(RANK) % 2, F(3e38), F(-3e38)) if "lora_B" in name else F(3e38)
+
+    return {k: (kind, shape, np.broadcast_to(value(k), shape).astype(F).tobytes()) for k, (kind, shape, _) in stored.items()}
+
+
 @pytest.mark.parametrize("config,tensors,says", [
     ({"peft_type": "IA3"}, None, 'peft_type is not "LORA"'),
     ({"use_dora": True}, None, "use_dora is set"),
     ({"bias": "all"}, None, 'bias is not "none"'),
     ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is set"),
     ({"rank_pattern": {"q_proj": 8}}, None, "rank_pattern is set"),
+    ({"init_lora_weights": "pissa_niter_4"}, None, "init_lora_weights is other than"),
+    ({"layer_replication": [[0, 1], [0, 1]]}, None, "layer_replication is set"),
     ({"r": 0}, None, "r is no number from 1 to 1024"),
     ({"lora_alpha": -1}, None, "lora_alpha is no number"),
     ({"r": 8}, None, "has shape 4 x"),
@@ -348,12 +397,13 @@ def holding_nan(stored):
     ({}, dropped("layers.0.self_attn.q_proj.lora_B"), "only one of lora_A and lora_B"),
     ({}, turned, "where model and rank ask for"),
     ({}, holding_nan, "holds a NaN"),
+    ({}, overflowing, "as f32 a weight is at most"),
 ])
 def test_adapters_that_are_refused(tmp_path, config, tensors, says):
     model = hf_folder(tmp_path)
     write_adapter(tmp_path / "adapter", model, tensors=tensors, **config)
     r = packed.run(tmp_path / "model", tmp_path / "m.plan", "--lora", tmp_path / "adapter")
-    assert r.returncode != 0 and says in r.stderr and "adapter" in r.stderr, r.stderr
+    assert r.returncode != 0 and says in r.stderr, r.stderr
     assert not (tmp_path / "m.plan").exists()
 
 

@@ -691,6 +691,8 @@ ERRORS = [
      "line 1, column 22: a macro inside a loop, set block or macro is not supported", None),
     ("{% macro x() %}{{ x() }}{% endmacro %}{{ x() }}", "ISO_E_LIMIT",
      "line 1, column 20: macros call each other deeper than 12", None),
+    ("{% macro x(" + ", ".join(f"p{i}" for i in range(33)) + ") %}{% endmacro %}", "ISO_E_LIMIT",
+     "line 1, column 162: more than 32 parameters", None),
     ("{{ range(1000001) }}", "ISO_E_FORMAT", "line 1, column 9: range takes whole numbers from -1000000 to 1000000", None),
     ("{{ 1|nope }}", "ISO_E_UNSUPPORTED", "line 1, column 6: there is no filter 'nope'", None),
     ("{% if 1 %}", "ISO_E_FORMAT", "line 1, column 11: expected the tag 'endif', got the end of the template", None),

@@ -21,6 +21,7 @@ struct bench_operands {
     struct kv_case kv;
     uint8_t *pool;
     float *x, *y, *gain; // [BENCH_ROWS][BENCH_COLS], or a vocabulary
+    float *feedback;     // [FIT_BLOCK][FIT_BLOCK]
 };
 
 typedef struct bench_work bench_run(const struct kernels *k, const struct bench_operands *o,
@@ -46,6 +47,30 @@ static inline struct bench_work bench_attention(const struct kernels *k, const s
     double keys = (o->kv.tokens - (rows - 1) / 2.0) * rows;
     return (struct bench_work){2 * keys * o->kv.heads * kv->head_dim,
                                2 * keys / 16 * kv->kv_heads * (double)kv_head_bytes(kv)};
+}
+
+// Codes of a panel, with errors fed back or without; the products of a calibration.
+enum { BENCH_FIT, BENCH_FIT_FEEDBACK, BENCH_PRODUCTS };
+
+static inline struct bench_work bench_fit(const struct kernels *k, const struct bench_operands *o,
+                                          uint32_t what)
+{
+    if (what == BENCH_PRODUCTS) {
+        uint64_t stride = BENCH_COLS * sizeof(float);
+        struct products_args p = {
+            .x = o->x, .x_stride = stride, .rows = BENCH_ROWS, .cols = FIT_BLOCK, .to = o->feedback};
+        k->products(&p, 0, FIT_BLOCK);
+        return (struct bench_work){BENCH_ROWS * (double)FIT_BLOCK * FIT_BLOCK / 2, FIT_BLOCK * stride};
+    }
+    struct fit_args a = {.dtype = DT_IQ4_NL,
+                         .k = FIT_BLOCK,
+                         .w = o->x,
+                         .importance = o->gain,
+                         .feedback = what == BENCH_FIT_FEEDBACK ? o->feedback : NULL,
+                         .code = (void *)o->y,
+                         .d = (void *)(o->y + FIT_BLOCK * PANEL_LANES)};
+    k->fit(&a, 0, 1);
+    return (struct bench_work){0, FIT_BLOCK * PANEL_LANES * sizeof(float)};
 }
 
 enum { BENCH_RMSNORM, BENCH_QUANTIZE, BENCH_ADD, BENCH_SILU_MUL, BENCH_GELU_MUL, BENCH_EMBED };
@@ -149,6 +174,13 @@ static inline void bench_all(const char *word)
     bench_one("add", word, bench_rows, &o, BENCH_ADD);
     bench_one("silu_mul", word, bench_rows, &o, BENCH_SILU_MUL);
     bench_one("gelu_mul", word, bench_rows, &o, BENCH_GELU_MUL);
+    o.feedback = case_alloc((uint64_t)FIT_BLOCK * FIT_BLOCK * sizeof(float));
+    for (uint32_t i = 0; i < BENCH_COLS; i++)
+        o.gain[i] = o.gain[i] < 0 ? -o.gain[i] : o.gain[i];
+    bench_one("fit_iq4_nl", word, bench_fit, &o, BENCH_FIT);
+    bench_one("fit_iq4_nl feedback", word, bench_fit, &o, BENCH_FIT_FEEDBACK);
+    bench_one("products", word, bench_fit, &o, BENCH_PRODUCTS);
+    free(o.feedback);
     bench_one("vocab_max", word, bench_vocab, &o, 0);
     bench_one("vocab_sum_exp", word, bench_vocab, &o, 1);
     free(o.x);
