@@ -17,9 +17,10 @@ struct cache_key {
     uint32_t max_seq_len, slots, batch_tokens, kv_type, quant, quant_head;
     uint32_t max_seq_len_default, slots_default, batch_tokens_default, reserved;
     uint64_t plan_version, program_version, path;
-    uint64_t files; // of a folder
+    uint64_t files;   // of a folder
+    uint64_t pruning; // 0: none
 };
-_Static_assert(sizeof(struct cache_key) == 104, "hashed as bytes");
+_Static_assert(sizeof(struct cache_key) == 112, "hashed as bytes");
 
 static enum iso_err cache_folder(char *path, size_t size, struct iso_errinfo *reterr)
 {
@@ -66,6 +67,11 @@ static uint64_t hash_files(const char *folder)
     return hash;
 }
 
+static uint64_t hash_pruning(const struct pruning *p)
+{
+    return p ? hash64(p->which, (size_t)p->layers * p->kept * sizeof *p->which) : 0;
+}
+
 enum iso_err cache_find(const char *model_path, const struct compile_options *options, char *path,
                         size_t size, bool *ret_hit, struct iso_errinfo *reterr)
 {
@@ -97,6 +103,7 @@ enum iso_err cache_find(const char *model_path, const struct compile_options *op
         .plan_version = PLAN_VERSION,
         .program_version = hash64(ISO_VERSION, strlen(ISO_VERSION)),
         .path = hash64(real, strlen(real)),
+        .pruning = hash_pruning(options->pruning),
         .files = S_ISDIR(st.st_mode) ? hash_files(real) : 0};
     hash128_hex(hash128(&key, sizeof key), hex);
     snprintf(path, size, "%s/%s.plan", folder, hex);

@@ -65,11 +65,12 @@ void calibrate_free(struct calibration *c)
     *c = (struct calibration){0};
 }
 
-enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t tokens_max, bool quiet,
-                       struct calibration *ret, struct iso_errinfo *reterr)
+enum iso_err calibrate(const char *model_path, const char *text_path, uint32_t tokens_max,
+                       const struct pruning *pruning, bool quiet, struct calibration *ret,
+                       struct iso_errinfo *reterr)
 {
     struct compile_flags flags = {
-        .options = {.quant = QUANT_F16, .slots = SLOTS, .max_seq_len_default = WINDOW}};
+        .options = {.quant = QUANT_F16, .pruning = pruning, .slots = SLOTS, .max_seq_len_default = WINDOW}};
     struct run_flags run = {0};
     struct session session, *sessions[1] = {&session};
     struct eval_text text;

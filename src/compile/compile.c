@@ -10,6 +10,7 @@
 #include "compile/calibration.h"
 #include "compile/lora.h"
 #include "compile/passes.h"
+#include "compile/prune.h"
 #include "compile/vocabulary.h"
 #include "graph/build.h"
 
@@ -95,12 +96,15 @@ static enum iso_err compile_program(struct program *p, const struct compile_opti
     enum iso_err err = graph_build(&p->model, &g, reterr);
     if (err)
         return err;
+    err = pass_widths(&g, options, reterr);
+    if (err)
+        return err;
+    err = pass_prune(&g, options->pruning, reterr);
+    if (err)
+        return err;
     set_model(p, &g.model);
     p->threads = options->threads;
     err = set_limits(p, options, reterr);
-    if (err)
-        return err;
-    err = pass_widths(&g, options, reterr);
     if (err)
         return err;
     pass_fuse(&g);

@@ -27,6 +27,7 @@ struct compile_options {
     enum quant quant_head;
     uint32_t threads; // that pack; 0: one for each CPU the process may use. No result depends on it
     const struct calibration *calibration; // NULL: none
+    const struct pruning *pruning;         // NULL: none
     const char *lora;                      // folder of an adapter that is merged into the weights; NULL: none
 };
 
@@ -40,6 +41,28 @@ struct calibration {
             products; // [cols][FIT_BLOCK]: sums of x_k x_l over what was run, l the inputs of k's block up to k
     } * rows;
 };
+
+// Which KV groups go: of each layer as many, as the blocks of the KV cache have all layers alike.
+struct pruning {
+    uint32_t layers, kv_heads, heads; // of the model; heads: that read a KV head
+    uint32_t kept;                    // KV heads in each layer
+    uint32_t *which;                  // [layers][kept], ascending
+    double *worth;                    // [layers][kv_heads]: its share of what the layer's attention adds
+};
+
+// How many go: `share` of each layer's, to the nearest whole number, but one stays; for the time being the last ones.
+// ISO_E_USAGE where that is none,
+// ISO_E_UNSUPPORTED where a layer has but one. Errors start with the path. Release it with pruning_close.
+enum iso_err pruning_open(const char *model_path, float share, struct pruning *ret,
+                          struct iso_errinfo *reterr) ISO_MUST_USE;
+// Called with work done so far and in all; may be NULL.
+typedef void compile_progress(void *context, uint64_t done, uint64_t total);
+// Which: those of least worth by the calibration, which is one of the model with f16 weights.
+enum iso_err pruning_choose(struct pruning *p, const char *model_path, const struct calibration *calibration,
+                            compile_progress *progress, void *context,
+                            struct iso_errinfo *reterr) ISO_MUST_USE;
+// Safe on a zeroed struct.
+void pruning_close(struct pruning *p);
 
 // A program with everything but weights: what `fit` needs to know. Owns the opened model file and an arena;
 // release with program_close.
@@ -74,10 +97,7 @@ void program_close(struct program *p);
 // Bytes of the plan that program_write would write, beside the weights section.
 uint64_t program_other_bytes(const struct program *p);
 
-// Called with weight bytes written so far and in all; may be NULL.
-typedef void compile_progress(void *context, uint64_t done, uint64_t total);
-
-// Packs the weights and writes the plan: whole under plan_path, or not at all. Errors start with the path of
+// Packs the weights and writes the plan: whole under plan_path, or not at all. Progress is in bytes of weights. Errors start with the path of
 // the file that they are about. ISO_E_NONFINITE names a tensor that holds a NaN or infinite value.
 enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,
                            void *context, struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -1,6 +1,5 @@
 // Writing the plan: header and sections in order, the weights' hash computed as they stream, the header last.
 #include <inttypes.h>
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -169,18 +168,11 @@ static enum iso_err emit_all(struct emitter *e, struct program *p, struct iso_er
     return file_write_at(&e->file, 0, h, sizeof *h, reterr);
 }
 
-// One for each CPU that the process may use.
-static uint32_t usable_cpus(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
-}
-
 static enum iso_err open_buffers(struct emitter *e, const struct program *p, struct arena *buffer,
                                  struct iso_errinfo *reterr)
 {
     uint64_t piece = FACTOR_BYTES + CALIBRATION_SCRATCH_BYTES, cols = 1;
-    uint64_t threads = p->threads ? p->threads : usable_cpus();
+    uint32_t threads = p->threads ? p->threads : workers_usable();
     for (uint32_t i = 0; i < p->header.n_tensors; i++)
         if (p->tensors[i].kind == PLAN_MATRIX) {
             piece = num_max(piece, pack_piece_buffer(p, i));

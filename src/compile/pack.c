@@ -31,14 +31,22 @@ static uint64_t row_bytes(const struct model_tensor *t)
     return t->dims[0] / info->block_elements * info->block_bytes;
 }
 
-static uint32_t part_rows(const struct ir_part *part, enum plan_kind kind)
+// Rows of a part's source, of a vector its values.
+static uint32_t source_rows(const struct ir_part *part, enum plan_kind kind)
 {
     return (uint32_t)(kind == PLAN_MATRIX ? part->source->dims[1] : part->source->dims[0]);
 }
 
-// Which row of the source goes to row `i` of the part (see struct ir_part).
+static uint32_t part_rows(const struct ir_part *part, enum plan_kind kind)
+{
+    return part->rows ? part->rows->n * part->rows->unit : source_rows(part, kind);
+}
+
+// Which row of the source's `rows` goes to row `i` of the part (see struct ir_part).
 static uint64_t source_row(const struct ir_part *part, uint32_t rows, uint32_t i)
 {
+    if (part->rows)
+        i = part->rows->which[i / part->rows->unit] * part->rows->unit + i % part->rows->unit;
     if (part->deinterleave_heads == 0)
         return i;
     uint32_t head_dim = rows / part->deinterleave_heads, half = head_dim / 2;
@@ -62,9 +70,20 @@ static enum iso_err read_blocks(const struct program *p, const struct model_tens
     return err;
 }
 
-// The part that holds row `row` of a stacked matrix; *ret_row is the row in it, *ret_left the part's rows from it on.
+// Moves the kept inputs of a row to its beginning; `element_bytes` are those of `elements` inputs.
+static void keep_inputs(const struct ir_part *part, uint32_t elements, uint32_t element_bytes, void *row)
+{
+    if (!part->cols)
+        return;
+    uint64_t unit = (uint64_t)part->cols->unit / elements * element_bytes;
+    for (uint32_t i = 0; i < part->cols->n; i++)
+        memmove((uint8_t *)row + i * unit, (uint8_t *)row + part->cols->which[i] * unit, unit);
+}
+
+// The part that holds row `row` of a stacked matrix; *ret_row is the source's row, *ret_run how many of the part's rows
+// from it on lie together there.
 static const struct ir_part *part_of_row(const struct program *p, uint32_t id, uint32_t row,
-                                         uint32_t *ret_row, uint32_t *ret_left)
+                                         uint64_t *ret_row, uint32_t *ret_run)
 {
     const struct ir_part *part = &p->parts[p->part_of[id]];
     uint32_t n = part_rows(part, PLAN_MATRIX);
@@ -72,8 +91,10 @@ static const struct ir_part *part_of_row(const struct program *p, uint32_t id, u
         row -= n;
         n = part_rows(++part, PLAN_MATRIX);
     }
-    *ret_row = row;
-    *ret_left = n - row;
+    *ret_row = source_row(part, source_rows(part, PLAN_MATRIX), row);
+    *ret_run = part->deinterleave_heads ? 1
+               : part->rows             ? part->rows->unit - row % part->rows->unit
+                                        : n - row;
     return part;
 }
 
@@ -85,13 +106,17 @@ static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32
     uint32_t last = (uint32_t)num_min(first + PANEL_LANES, p->tensors[id].rows), run;
     memset(rows, 0, PANEL_LANES * bytes);
     for (uint32_t row = first; row < last; row += run) {
-        uint32_t in_part, left;
-        const struct ir_part *part = part_of_row(p, id, row, &in_part, &left);
-        run = part->deinterleave_heads ? 1 : (uint32_t)num_min(last - row, left);
-        enum iso_err err = read_blocks(p, part->source, source_row(part, in_part + left, in_part) * bytes,
-                                       rows + (row - first) * bytes, run * bytes, reterr);
+        const struct ggml_type_info *info;
+        uint64_t from;
+        const struct ir_part *part = part_of_row(p, id, row, &from, &run);
+        run = (uint32_t)num_min(last - row, run);
+        uint8_t *to = rows + (row - first) * bytes;
+        enum iso_err err = read_blocks(p, part->source, from * bytes, to, run * bytes, reterr);
         if (err)
             return err;
+        info = ggml_type_info(part->source->type);
+        for (uint32_t i = 0; i < run; i++)
+            keep_inputs(part, info->block_elements, info->block_bytes, to + i * bytes);
     }
     return ISO_OK;
 }
@@ -204,23 +229,25 @@ static void pack_fitted(const struct plan_tensor *t, uint8_t (*code)[PANEL_LANES
 // Where the weights of a panel are while they are given another type.
 struct fit_scratch {
     float *w;                            // [k][16]
-    float *row;                          // [k]
     uint8_t (*code)[PANEL_LANES][GROUP]; // [k / 32]
     uint16_t (*d)[PANEL_LANES];          // [k / 32]
-    uint8_t *source;                     // a row as the file has it
+    float *row;                          // with all inputs of the source
+    uint8_t *source;                     // the same as the file has it
 };
 
-static uint64_t fit_bytes(uint64_t k)
+static uint64_t fit_bytes(uint64_t k, uint64_t source_k)
 {
-    return num_align(k * (PANEL_LANES + 1) * sizeof(float) + k * PANEL_LANES + k, PANEL_ALIGN);
+    return num_align(k * PANEL_LANES * sizeof(float) + k * PANEL_LANES + k + source_k * sizeof(float),
+                     PANEL_ALIGN);
 }
 
-static struct fit_scratch fit_scratch_at(uint8_t *base, uint64_t k)
+static struct fit_scratch fit_scratch_at(uint8_t *base, uint64_t k, uint64_t source_k)
 {
-    struct fit_scratch s = {.w = (float *)base, .row = (float *)base + k * PANEL_LANES};
-    s.code = (void *)(s.row + k);
+    struct fit_scratch s = {.w = (float *)base};
+    s.code = (void *)(s.w + k * PANEL_LANES);
     s.d = (void *)(s.code + k / GROUP);
-    s.source = base + fit_bytes(k);
+    s.row = (float *)(s.d + k / GROUP);
+    s.source = base + fit_bytes(k, source_k);
     return s;
 }
 
@@ -229,15 +256,17 @@ static enum iso_err read_weight_row(const struct program *p, uint32_t id, uint32
                                     struct iso_errinfo *reterr)
 {
     const struct plan_tensor *t = &p->tensors[id];
-    uint32_t in_part, left;
-    const struct ir_part *part = part_of_row(p, id, row, &in_part, &left);
+    uint64_t from;
+    uint32_t run;
+    const struct ir_part *part = part_of_row(p, id, row, &from, &run);
     const struct model_tensor *source = part->source;
-    uint64_t from = source_row(part, in_part + left, in_part), bytes = row_bytes(source);
+    uint64_t bytes = row_bytes(source);
     enum iso_err err = read_blocks(p, source, from * bytes, s->source, bytes, reterr);
     if (err)
         return err;
-    block_values(source->type, s->source, t->cols, s->row);
+    block_values(source->type, s->source, source->dims[0], s->row);
     lora_add(p->lora, source, from, s->row);
+    keep_inputs(part, 1, sizeof *s->row, s->row);
     float most = t->dtype == DT_F32 || t->dtype == DT_BF16 ? BF16_MAX : F16_MAX;
     for (uint32_t k = 0; k < t->cols; k++) {
         if (s->row[k] <= most && s->row[k] >= -most) // a NaN is neither
@@ -282,7 +311,7 @@ static enum iso_err fit_panel(const struct program *p, uint32_t id, uint32_t fir
                               struct iso_errinfo *reterr)
 {
     const struct plan_tensor *t = &p->tensors[id];
-    struct fit_scratch s = fit_scratch_at(scratch, t->cols);
+    struct fit_scratch s = fit_scratch_at(scratch, t->cols, p->parts[p->part_of[id]].source->dims[0]);
     enum iso_err err = read_weights(p, id, first, &s, reterr);
     if (err)
         return err;
@@ -329,7 +358,8 @@ uint64_t pack_piece_buffer(const struct program *p, uint32_t id)
     uint64_t source = 0;
     for (uint32_t i = 0; i < p->n_parts_of[id]; i++)
         source = num_max(source, row_bytes(p->parts[p->part_of[id] + i].source));
-    uint64_t scratch = pack_is_fitted(p, id) ? fit_bytes(p->tensors[id].cols) + source : PANEL_LANES * source;
+    uint64_t fit = fit_bytes(p->tensors[id].cols, p->parts[p->part_of[id]].source->dims[0]);
+    uint64_t scratch = pack_is_fitted(p, id) ? fit + source : PANEL_LANES * source;
     return num_align(pack_piece_bytes(p, id), PANEL_ALIGN) + scratch;
 }
 
@@ -378,11 +408,11 @@ static enum iso_err pack_vector(const struct program *p, uint32_t id, uint8_t *b
     memset(out, 0, total);
     for (uint32_t i = 0; i < p->n_parts_of[id]; i++) {
         const struct ir_part *part = &p->parts[p->part_of[id] + i];
-        uint32_t n = part_rows(part, PLAN_VECTOR);
-        enum iso_err err = read_floats(p, part->source, buffer + 2 * total, n, in, reterr);
+        uint32_t n = source_rows(part, PLAN_VECTOR);
+        enum iso_err err = read_floats(p, part->source, (uint8_t *)(in + n), n, in, reterr);
         if (err)
             return err;
-        for (uint32_t j = 0; j < n; j++)
+        for (uint32_t j = 0; j < part_rows(part, PLAN_VECTOR); j++)
             *out++ = in[source_row(part, n, j)] + (part->plus_one ? 1.0f : 0.0f);
     }
     return sink->write(sink->context, buffer, total, reterr);
@@ -419,6 +449,14 @@ static enum iso_err pack_angles(const struct program *p, uint32_t id, uint8_t *b
     return sink->write(sink->context, buffer, t->bytes - written, reterr);
 }
 
+static uint64_t longest_part(const struct program *p, uint32_t id)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->n_parts_of[id]; i++)
+        most = num_max(most, source_rows(&p->parts[p->part_of[id] + i], PLAN_VECTOR));
+    return most;
+}
+
 uint64_t pack_buffer_bytes(const struct program *p)
 {
     uint64_t most = PANEL_ALIGN;
@@ -426,7 +464,7 @@ uint64_t pack_buffer_bytes(const struct program *p)
         const struct plan_tensor *t = &p->tensors[i];
         uint64_t bytes = 0;
         if (t->kind == PLAN_VECTOR)
-            bytes = 3 * plan_weight_bytes(t, &p->header.limits);
+            bytes = plan_weight_bytes(t, &p->header.limits) + 2 * sizeof(float) * longest_part(p, i);
         else if (t->kind == PLAN_ANGLES)
             bytes = t->cols * (sizeof(float) + sizeof(double)) + PANEL_ALIGN;
         most = num_max(most, bytes);

@@ -1,6 +1,7 @@
 #include "compile/workers.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "base/arena.h"
@@ -61,6 +62,13 @@ static void *worker(void *argument)
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
+}
+
+uint32_t workers_usable(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1
+                                                  : (uint32_t)num_min((uint64_t)CPU_COUNT(&set), WORKERS_MAX);
 }
 
 enum iso_err workers_open(uint32_t threads, uint64_t buffer_bytes, struct workers **ret,

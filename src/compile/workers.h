@@ -21,6 +21,9 @@ typedef enum iso_err workers_make(void *context, uint32_t number, uint8_t *buffe
 typedef enum iso_err workers_take(void *context, uint32_t number, const uint8_t *buffer,
                                   struct iso_errinfo *reterr);
 
+// One for each CPU that the process may use, at most WORKERS_MAX.
+uint32_t workers_usable(void);
+
 // `threads` from 1 to WORKERS_MAX; buffers of `buffer_bytes` each, aligned to a page. ISO_E_NOMEM.
 enum iso_err workers_open(uint32_t threads, uint64_t buffer_bytes, struct workers **ret,
                           struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -34,9 +34,16 @@ enum ir_kind {
     IR_ANGLES, // table [positions][2][cols / 2] of cosines and sines, computed
 };
 
+// Runs of `unit` rows or columns that are kept of a tensor: number which[0], which[1], ..., ascending.
+struct ir_select {
+    uint32_t unit, n;
+    const uint32_t *which; // [n]
+};
+
 // A tensor of the model file, or several stacked along n.
 struct ir_part {
     const struct model_tensor *source;
+    const struct ir_select *rows, *cols; // NULL: all
     // > 0: rows of each of this many heads are reordered from interleaved rotary pairs (2i, 2i + 1), as GGUF
     // keeps llama's Q and K, to halves (i, i + head_dim / 2), which our rope kernel rotates.
     uint32_t deinterleave_heads;

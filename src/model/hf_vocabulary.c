@@ -4,15 +4,18 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "formats/folder.h"
 #include "formats/json_file.h"
 #include "text/tok_blob.h"
 
-#define TOKENIZER_NAME "tokenizer.json"
-#define EOG_MAX        8
-#define PAD_TEXT_BYTES 16
+#define TOKENIZER_NAME   "tokenizer.json"
+#define EOG_MAX          8
+#define PAD_TEXT_BYTES   16
+#define SCORE_TEXT_BYTES 32
 
 // State of one reading. Views go into copies in `arena`: the JSON is freed at the end.
 struct reader {
@@ -30,7 +33,7 @@ static enum iso_err unsupported(struct reader *r, const char *part, const char *
     return iso_fail(r->reterr, ISO_E_UNSUPPORTED, 0, part,
                     TOKENIZER_NAME
                     ": %s is %s, which is not supported; byte-level BPE with the pre-tokenizers gpt-2, "
-                    "smollm, qwen2 and llama-bpe is, and SentencePiece's BPE",
+                    "smollm, qwen2, llama-bpe and tekken is, and SentencePiece's BPE and unigram",
                     part, what);
 }
 
@@ -88,8 +91,13 @@ static enum iso_err count_tokens(struct reader *r, json_t *vocab, const json_t *
     const char *key;
     json_t *value;
     uint64_t id, most = 0;
-    if (!json_is_object(vocab) || json_object_size(vocab) == 0)
+    if (json_is_array(vocab)) { // unigram's, where an id is a place in the list
+        most = num_max(json_array_size(vocab), 1) - 1;
+    } else if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
         return malformed(r, "model.vocab", "is no object of tokens");
+    }
+    if (most >= TOK_TOKENS_MAX)
+        return bad_id(r, "model.vocab");
     json_object_foreach(vocab, key, value)
     {
         if (!json_whole(value, TOK_TOKENS_MAX - 1, &id))
@@ -144,8 +152,67 @@ static enum iso_err read_vocab(struct reader *r, json_t *vocab, bool byte_fallba
     return ISO_OK;
 }
 
+// A score as Hugging Face has it after reading, which decides between cuts of equal sums, as of runs of one character: its
+// reader takes the digits as one whole number, rounds that to f64 and divides by a power of ten, which can be off by one
+// place. The digits in the file are taken to be the fewest that name the number.
+static double score_of(const json_t *value)
+{
+    double exact = json_number_value(value), power = 1;
+    char text[SCORE_TEXT_BYTES];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*e", digits - 1, exact);
+        if (strtod(text, NULL) == exact)
+            break;
+    }
+    // "-d.ddde-NN"
+    const char *end = strchr(text, 'e');
+    long exponent = end ? strtol(end + 1, NULL, 10) : 0;
+    uint64_t whole = 0;
+    bool point = false;
+    for (const char *c = text; c < end; c++) {
+        point = point || *c == '.';
+        if (*c < '0' || *c > '9')
+            continue;
+        whole = whole * 10 + (uint64_t)(*c - '0');
+        exponent -= point;
+    }
+    if (!end || exponent > 0 || exponent < -300)
+        return exact;
+    for (; exponent < 0; exponent++)
+        power *= 10; // exact up to 10^22
+    double read = (double)whole / power;
+    return exact < 0 ? -read : read;
+}
+
+// A list of [text, score]. Ids past it, of added tokens, get the least score, so that they don't change which that is.
+static enum iso_err read_pieces(struct reader *r, const json_t *vocab, bool byte_fallback)
+{
+    double *scores = arena_array(r->arena, r->src.n_tokens, sizeof *scores), least = 0;
+    if (!scores)
+        return no_memory(r);
+    uint32_t n = (uint32_t)json_array_size(vocab);
+    for (uint32_t id = 0; id < n; id++) {
+        const json_t *piece = json_array_get(vocab, id), *text = json_array_get(piece, 0);
+        const json_t *score = json_array_get(piece, 1);
+        if (!json_is_string(text) || !json_is_number(score))
+            return malformed(r, "model.vocab", "holds something that is not a text with a score");
+        scores[id] = score_of(score);
+        least = id == 0 || scores[id] < least ? scores[id] : least;
+        const char *bytes = json_string_value(text);
+        size_t length = json_string_length(text);
+        bool byte = byte_fallback && is_byte_text(bytes, length);
+        enum iso_err err = put_token(r, id, bytes, length, byte ? TOK_TYPE_BYTE : TOK_TYPE_NORMAL);
+        if (err)
+            return err;
+    }
+    for (uint32_t id = n; id < r->src.n_tokens; id++)
+        scores[id] = least;
+    r->src.unigram = scores;
+    return ISO_OK;
+}
+
 // Added tokens: special ones are control tokens; the others are cut out of any text.
-static enum iso_err read_added(struct reader *r, const json_t *added, bool byte_fallback)
+static enum iso_err read_added(struct reader *r, const json_t *added, bool marked)
 {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     for (size_t i = 0; i < json_array_size(added); i++) {
@@ -158,7 +225,7 @@ static enum iso_err read_added(struct reader *r, const json_t *added, bool byte_
         uint32_t id = id_of(json_object_get(token, "id"));
         bool special = json_is_true(json_object_get(token, "special"));
         // Such a text in a prompt is spaces to us, and merges make it.
-        if (!special && r->types[id] == TOK_TYPE_NORMAL && byte_fallback &&
+        if (!special && r->types[id] == TOK_TYPE_NORMAL && marked &&
             strstr(json_string_value(content), TOK_MARK))
             continue;
         enum iso_err err = put_token(r, id, json_string_value(content), json_string_length(content),
@@ -223,6 +290,11 @@ static enum iso_err read_merges(struct reader *r, const json_t *merges)
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+#define TEKKEN                                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"  \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" \
+    "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 static bool is_byte_level(const json_t *part, bool use_regex)
 {
     const json_t *regex = json_object_get(part, "use_regex");
@@ -252,12 +324,14 @@ static enum iso_err read_byte_level(struct reader *r, const json_t *pre, const j
         r->src.pre = STRV_LIT("qwen2");
     else if (is_split(first, WORDS("{1,3}")) && is_byte_level(second, false))
         r->src.pre = STRV_LIT("llama-bpe");
+    else if (is_split(first, TEKKEN) && is_byte_level(second, false))
+        r->src.pre = STRV_LIT("tekken");
     else
         return unsupported(r, "pre_tokenizer", "of another kind");
     bool nfc = is_type(normalizer, "NFC");
     if (nfc != strv_is(r->src.pre, "qwen2") || (!nfc && !is_absent(normalizer)))
         return unsupported(r, "normalizer", nfc ? "NFC with this pre-tokenizer" : "of another kind");
-    if (ignore_merges != strv_is(r->src.pre, "llama-bpe"))
+    if (ignore_merges != (strv_is(r->src.pre, "llama-bpe") || strv_is(r->src.pre, "tekken")))
         return unsupported(r, "model.ignore_merges", "another than this pre-tokenizer goes with");
     return ISO_OK;
 }
@@ -278,7 +352,7 @@ static enum iso_err read_sentencepiece(struct reader *r, const json_t *pre, cons
     if (is_type(pre, "Metaspace")) {
         struct strv scheme = text_at(pre, "prepend_scheme");
         if (!json_is_false(json_object_get(pre, "split"))) // where nothing is said it splits
-            return unsupported(r, "pre_tokenizer", "Metaspace that splits");
+            r->src.pre = STRV_LIT("sentencepiece-words");
         if (!strv_is(text_at(pre, "replacement"), TOK_MARK))
             return unsupported(r, "pre_tokenizer", "Metaspace by another character");
         if (first)
@@ -308,11 +382,15 @@ static enum iso_err read_model(struct reader *r)
                  *normalizer = json_object_get(r->json, "normalizer");
     bool byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
     struct strv type = text_at(model, "type");
-    if (!strv_is(type, "BPE") && !(type.len == 0 && json_object_get(model, "merges")))
+    bool unigram = strv_is(type, "Unigram");
+    if (!unigram && !strv_is(type, "BPE") && !(type.len == 0 && json_object_get(model, "merges")))
         return unsupported(r, "model.type",
                            type.len ? json_string_value(json_object_get(model, "type")) : "missing");
     if (text_at(model, "continuing_subword_prefix").len || text_at(model, "end_of_word_suffix").len)
         return unsupported(r, "model", "one with a prefix or suffix of words");
+    if (unigram != json_is_array(vocab))
+        return malformed(r, "model.vocab",
+                         unigram ? "is no list of texts and scores" : "is no object of tokens");
     enum iso_err err = count_tokens(r, vocab, added);
     if (err)
         return err;
@@ -320,17 +398,18 @@ static enum iso_err read_model(struct reader *r)
     r->types = arena_array(r->arena, r->src.n_tokens, sizeof *r->types);
     if (!r->tokens || !r->types)
         return no_memory(r);
-    err = read_vocab(r, vocab, byte_fallback);
+    bool marked = unigram || byte_fallback;
+    err = unigram ? read_pieces(r, vocab, byte_fallback) : read_vocab(r, vocab, byte_fallback);
     if (!err)
-        err = read_added(r, added, byte_fallback);
+        err = read_added(r, added, marked);
     if (!err)
         err = fill_gaps(r);
-    if (!err)
+    if (!err && !unigram)
         err = read_merges(r, json_object_get(model, "merges"));
     if (!err)
-        err = byte_fallback ? read_sentencepiece(r, pre, normalizer)
-                            : read_byte_level(r, pre, normalizer,
-                                              json_is_true(json_object_get(model, "ignore_merges")));
+        err = marked ? read_sentencepiece(r, pre, normalizer)
+                     : read_byte_level(r, pre, normalizer,
+                                       json_is_true(json_object_get(model, "ignore_merges")));
     r->src.tokens = r->tokens;
     r->src.types = r->types;
     return err;
@@ -425,6 +504,13 @@ static enum iso_err read_roles(struct reader *r)
     r->src.roles[TOK_EOT] = TOK_NONE;
     r->src.roles[TOK_PAD] = configured_token(r, "pad_token");
     r->src.roles[TOK_UNK] = configured_token(r, "unk_token");
+    if (r->src.unigram) {
+        uint64_t unknown;
+        if (!json_whole(json_object_get(json_object_get(r->json, "model"), "unk_id"), r->src.n_tokens - 1,
+                        &unknown))
+            return malformed(r, "model.unk_id", "is no token's id");
+        r->src.roles[TOK_UNK] = (uint32_t)unknown;
+    }
     enum iso_err err = read_edges(r);
     return err ? err : read_eog(r);
 }

@@ -14,7 +14,7 @@
 #include "kernels/kv_layout.h"
 
 #define PLAN_MAGIC      "ISOPLAN\n"
-#define PLAN_VERSION    5
+#define PLAN_VERSION    6
 #define PLAN_ALIGN      4096
 #define PLAN_NAME_BYTES 64 // of names in the header and of a tensor, with the terminating zero
 #define PLAN_EOG_MAX    8

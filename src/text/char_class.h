@@ -10,12 +10,15 @@
 #include <stdint.h>
 
 enum char_class {
-    CHAR_LETTER = 0x80,
-    CHAR_LONG_S = 0x81, // U+017F, a letter that equals s where case doesn't count
-    CHAR_NUMBER = 0x82,
-    CHAR_NUMBER_17 = 0x83, // a number only since Unicode 17
-    CHAR_SPACE = 0x84,     // the property White_Space
-    CHAR_OTHER = 0x85,
+    CHAR_LETTER = 0x80, // neither upper nor lower case: Lm, Lo
+    CHAR_UPPER = 0x81,  // Lu, Lt
+    CHAR_LOWER = 0x82,
+    CHAR_LONG_S = 0x83, // U+017F, lower case, and equals s where case doesn't count
+    CHAR_NUMBER = 0x84,
+    CHAR_NUMBER_17 = 0x85, // a number only since Unicode 17
+    CHAR_SPACE = 0x86,     // the property White_Space
+    CHAR_MARK = 0x87,
+    CHAR_OTHER = 0x88,
 };
 
 // The byte of a code point.

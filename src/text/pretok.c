@@ -10,9 +10,11 @@
 #include "text/char_class.h"
 
 // Parts of character classes, over the bytes of char_class.h.
-#define LETTERS "A-Za-z\\x80\\x81"
-#define NUMBERS "0-9\\x82"
-#define SPACES  "\\t-\\r \\x84"
+#define LETTERS  "A-Za-z\\x80-\\x83"
+#define NUMBERS  "0-9\\x84"
+#define SPACES   "\\t-\\r \\x86"
+#define NO_LOWER "A-Z\\x80\\x81\\x87" // letters and marks but those of lower case
+#define NO_UPPER "a-z\\x80\\x82\\x83\\x87"
 
 // clang-format off
 #define GPT2_WORDS                                                          \
@@ -22,15 +24,22 @@
 
 // qwen2's and Llama 3's expressions differ only in how many digits one piece holds.
 #define QWEN2_WORDS(digits)                                                 \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|'\\x81"                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|'\\x83"                                   \
     "|[^\\r\\n" LETTERS NUMBERS "]?[" LETTERS "]+|[" NUMBERS "]" digits     \
     "| ?[^" SPACES LETTERS NUMBERS "]+[\\r\\n]*|[" SPACES "]*[\\r\\n]+"     \
     "|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
+
+// Mistral's Tekken: words end where a lower case letter meets an upper case one.
+#define TEKKEN_WORDS                                                        \
+    "[^\\r\\n" LETTERS NUMBERS "]?[" NO_LOWER "]*[" NO_UPPER "]+"           \
+    "|[^\\r\\n" LETTERS NUMBERS "]?[" NO_LOWER "]+[" NO_UPPER "]*"          \
+    "|[" NUMBERS "]| ?[^" SPACES LETTERS NUMBERS "]+[\\r\\n/]*"             \
+    "|[" SPACES "]*[\\r\\n]+|[" SPACES "]+(?![^" SPACES "])|[" SPACES "]+"
 // clang-format on
 
 // Hugging Face's Digits pre-tokenizer with single digits, which works before the words' one. It asks Rust's
 // standard library, which has Unicode 17.
-#define SINGLE_DIGITS "[" NUMBERS "\\x83]|[^" NUMBERS "\\x83]+"
+#define SINGLE_DIGITS "[" NUMBERS "\\x85]|[^" NUMBERS "\\x85]+"
 
 // PCRE2's part of the memory: compiled expressions and frames.
 #define PRETOK_PCRE2_BYTES ((size_t)64 << 10)
@@ -55,6 +64,8 @@ static const struct rules RULES[] = {
     [PRETOK_QWEN2] = {"qwen2", NULL, QWEN2_WORDS(""), true, false},
     [PRETOK_LLAMA_BPE] = {"llama-bpe", NULL, QWEN2_WORDS("{1,3}"), false, true},
     [PRETOK_SENTENCEPIECE] = {"sentencepiece", NULL, "[\\x00-\\xFF]+", false, false},
+    [PRETOK_SENTENCEPIECE_WORDS] = {"sentencepiece-words", NULL, " [^ ]*|[^ ]+", false, false},
+    [PRETOK_TEKKEN] = {"tekken", NULL, TEKKEN_WORDS, false, true},
 };
 
 struct pretok {
@@ -79,7 +90,7 @@ enum iso_err pretok_find(struct strv name, enum pretok_kind *ret, struct iso_err
         }
     return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "pre-tokenizer",
                     "the pre-tokenizer \"%.*s\" is not supported (known are gpt-2, smollm, qwen2, llama-bpe, "
-                    "sentencepiece)",
+                    "tekken, sentencepiece, sentencepiece-words)",
                     STRV_ARG(name));
 }
 
@@ -95,7 +106,7 @@ bool pretok_normalizes(enum pretok_kind kind)
 
 bool pretok_is_sentencepiece(enum pretok_kind kind)
 {
-    return kind == PRETOK_SENTENCEPIECE;
+    return kind == PRETOK_SENTENCEPIECE || kind == PRETOK_SENTENCEPIECE_WORDS;
 }
 
 bool pretok_takes_whole(enum pretok_kind kind)

@@ -19,7 +19,9 @@ enum pretok_kind {
     PRETOK_SMOLLM = 2,
     PRETOK_QWEN2 = 3,
     PRETOK_LLAMA_BPE = 4,
-    PRETOK_SENTENCEPIECE = 5
+    PRETOK_SENTENCEPIECE = 5,
+    PRETOK_SENTENCEPIECE_WORDS = 6,
+    PRETOK_TEKKEN = 7,
 };
 
 // By the name that GGUF gives it. ISO_E_UNSUPPORTED with the list of known names.
@@ -28,7 +30,7 @@ enum iso_err pretok_find(struct strv name, enum pretok_kind *ret, struct iso_err
 const char *pretok_name(uint32_t kind);
 // Text is brought to NFC first (nfc.h).
 bool pretok_normalizes(enum pretok_kind kind);
-// Nothing is cut: the text is one piece, of characters instead of bytes.
+// Pieces are of characters instead of bytes; nothing is cut, or (words) before each space.
 bool pretok_is_sentencepiece(enum pretok_kind kind);
 // A piece that is a token as a whole is taken as it is, without merging.
 bool pretok_takes_whole(enum pretok_kind kind);

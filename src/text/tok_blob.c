@@ -17,11 +17,14 @@ static uint32_t slots_for(uint32_t n)
 
 bool tok_layout(const struct tok_blob_header *h, struct tok_layout *ret)
 {
-    if (h->n_tokens == 0 || h->n_tokens > TOK_TOKENS_MAX || h->n_merges > TOK_MERGES_MAX ||
-        h->n_specials > h->n_tokens || h->vocab_bytes > TOK_VOCAB_BYTES_MAX)
+    bool unigram = (h->flags & TOK_FLAG_UNIGRAM) != 0;
+    if (h->n_tokens == 0 || h->n_tokens > TOK_TOKENS_MAX ||
+        h->n_merges > (unigram ? TOK_EDGES_MAX : TOK_MERGES_MAX) || h->n_specials > h->n_tokens ||
+        h->vocab_bytes > TOK_VOCAB_BYTES_MAX)
         return false;
     struct tok_layout l = {.n_token_slots = slots_for(h->n_tokens), .n_merge_slots = slots_for(h->n_merges)};
-    l.starts = sizeof *h;
+    l.scores = sizeof *h;
+    l.starts = l.scores + (unigram ? sizeof(double) * (uint64_t)h->n_tokens : 0);
     l.token_slots = l.starts + 4 * ((uint64_t)h->n_tokens + 1);
     l.merges = l.token_slots + 4 * (uint64_t)l.n_token_slots;
     l.merge_slots = l.merges + sizeof(struct tok_merge) * (uint64_t)h->n_merges;
@@ -38,6 +41,7 @@ struct tok_view tok_view_make(const void *blob, const struct tok_layout *l)
     const uint8_t *base = blob;
     return (struct tok_view){
         .header = blob,
+        .scores = l->starts > l->scores ? (const double *)(base + l->scores) : NULL,
         .starts = (const uint32_t *)(base + l->starts),
         .token_slots = (const uint32_t *)(base + l->token_slots),
         .merge_slots = (const uint32_t *)(base + l->merge_slots),
@@ -153,6 +157,29 @@ static enum iso_err check_tokens(const struct tok_view *v, struct iso_errinfo *r
     return ISO_OK;
 }
 
+// Scores, and the edges of the tree: each leads to a new node from one before it.
+static enum iso_err check_unigram(struct tok_view *v, struct iso_errinfo *reterr)
+{
+    const struct tok_blob_header *h = v->header;
+    if (!pretok_is_sentencepiece(h->pretok) || h->roles[TOK_UNK] == TOK_NONE)
+        return bad(reterr, "flags", "are those of another pre-tokenizer, or there is no unknown token",
+                   h->flags);
+    v->least_score = v->scores[0];
+    for (uint32_t id = 0; id < h->n_tokens; id++) {
+        if (!(v->scores[id] >= -TOK_SCORE_MAX && v->scores[id] <= TOK_SCORE_MAX)) // a NaN is neither
+            return bad(reterr, "score", "is out of range", id);
+        if (v->scores[id] < v->least_score)
+            v->least_score = v->scores[id];
+    }
+    for (uint32_t i = 0; i < h->n_merges; i++) {
+        const struct tok_merge *m = &v->merges[i];
+        if (m->left > i || m->right > UINT8_MAX ||
+            (m->merged != TOK_NONE && (m->merged >= h->n_tokens || !tok_type_is_key(tok_type(v, m->merged)))))
+            return bad(reterr, "edge", "leads to no new node or names a token that it must not", i);
+    }
+    return ISO_OK;
+}
+
 static enum iso_err check_merges(const struct tok_view *v, struct iso_errinfo *reterr)
 {
     uint32_t n = v->header->n_tokens;
@@ -209,7 +236,8 @@ enum iso_err tok_blob_check(const void *blob, size_t n, struct tok_view *ret, st
     if (err)
         return err;
     struct tok_view v = tok_view_make(blob, &layout);
-    if ((err = check_tokens(&v, reterr)) || (err = check_merges(&v, reterr)) ||
+    if ((err = check_tokens(&v, reterr)) ||
+        (err = v.scores ? check_unigram(&v, reterr) : check_merges(&v, reterr)) ||
         (err = check_specials(&v, reterr)) ||
         (err = check_slots(v.token_slots, v.token_mask, v.header->n_tokens, "token slot", reterr)) ||
         (err = check_slots(v.merge_slots, v.merge_mask, v.header->n_merges, "merge slot", reterr)))

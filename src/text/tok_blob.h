@@ -19,14 +19,15 @@
 #include "text/tokenizer.h"
 
 #define TOK_BLOB_MAGIC   "ISO\x1atok" // 8 bytes with its zero
-#define TOK_BLOB_VERSION 2
+#define TOK_BLOB_VERSION 3
 #define TOK_BLOB_ALIGN   16
 
 #define TOK_FLAG_ADD_BOS 1u
 #define TOK_FLAG_ADD_EOS 2u
 #define TOK_FLAG_PREFIX  0xCu // SentencePiece: enum tok_prefix, shifted
 #define TOK_PREFIX_SHIFT 2
-#define TOK_FLAGS_KNOWN  (TOK_FLAG_ADD_BOS | TOK_FLAG_ADD_EOS | TOK_FLAG_PREFIX)
+#define TOK_FLAG_UNIGRAM 0x10u // tokens have scores, and merges are the edges of a tree (struct tok_merge)
+#define TOK_FLAGS_KNOWN  (TOK_FLAG_ADD_BOS | TOK_FLAG_ADD_EOS | TOK_FLAG_PREFIX | TOK_FLAG_UNIGRAM)
 
 #define TOK_MARK       "\xE2\x96\x81" // U+2581, SentencePiece's space
 #define TOK_MARK_BYTES 3
@@ -62,7 +63,9 @@ static_assert(sizeof(struct tok_blob_header) == 64 + 1024, "file layout");
 static_assert(offsetof(struct tok_blob_header, roles) == 40, "file layout");
 static_assert(offsetof(struct tok_blob_header, byte_ids) == 64, "file layout");
 
-// The merge of rank r is element r: tokens left, right become merged, whose bytes are theirs in order.
+// The merge of rank r is element r: tokens left, right become merged, whose bytes are theirs in order. Of a unigram
+// vocabulary element r is the edge to node r + 1 of the tree of all keys' bytes, from node `left`, 0 being the root, by the
+// byte `right`; `merged` is the key that ends there, or TOK_NONE.
 struct tok_merge {
     uint32_t left, right, merged;
 };
@@ -70,6 +73,7 @@ static_assert(sizeof(struct tok_merge) == 12, "file layout");
 
 // Where each section begins, in bytes from the block's start, in the order they stand.
 struct tok_layout {
+    uint64_t scores;      // double[n_tokens] of a unigram vocabulary, else nothing
     uint64_t starts;      // uint32_t[n_tokens + 1] into bytes
     uint64_t token_slots; // uint32_t[n_token_slots]: a key's id or TOK_NONE, by hash of its bytes
     uint64_t merges;      // struct tok_merge[n_merges]
@@ -84,6 +88,8 @@ struct tok_layout {
 // Pointers into a block.
 struct tok_view {
     const struct tok_blob_header *header;
+    const double *scores; // NULL where it isn't unigram
+    double least_score;
     const uint32_t *starts, *token_slots, *merge_slots, *specials;
     const struct tok_merge *merges;
     const uint8_t *kinds, *bytes;

@@ -9,6 +9,7 @@
 #include "text/nfc.h"
 #include "text/pretok.h"
 #include "text/tok_blob.h"
+#include "text/unigram.h"
 
 struct tokenizer {
     struct tok_view view;
@@ -29,7 +30,8 @@ struct sink {
 
 static size_t work_bytes(size_t text_bytes_max)
 {
-    return (size_t)num_max(bpe_work_bytes(text_bytes_max), nfc_work_bytes(text_bytes_max));
+    uint64_t most = num_max(bpe_work_bytes(text_bytes_max), unigram_work_bytes(text_bytes_max));
+    return (size_t)num_max(most, nfc_work_bytes(text_bytes_max));
 }
 
 static size_t arena_bytes(size_t text_bytes_max)
@@ -232,8 +234,9 @@ static enum iso_err encode_stretch(struct tokenizer *t, struct strv text, bool f
                 return err;
             continue;
         }
-        size_t n;
-        if (!bpe_encode(&t->view, t->work, piece, sink->ids + sink->n, sink->max - sink->n, &n))
+        size_t n, left = sink->max - sink->n;
+        if (!(t->view.scores ? unigram_encode : bpe_encode)(&t->view, t->work, piece, sink->ids + sink->n,
+                                                            left, &n))
             return too_many(sink, reterr);
         sink->n += n;
     }

@@ -1,6 +1,6 @@
 // Tokenizer, equal id for id to Hugging Face `tokenizers` (0.23): byte-level BPE with the supported pre-tokenizers
-// (pretok.h), and SentencePiece's BPE, which merges characters, writes spaces as U+2581, and falls back to a token for
-// each byte where a character has none.
+// (pretok.h), and SentencePiece's BPE and unigram models, which are of characters, write spaces as U+2581, and fall back to
+// a token for each byte where a character has none.
 //
 // Two sides. The compiler calls tok_build, which turns a model's vocabulary into one position-independent
 // block of bytes for the plan. A runtime calls tok_open on that block, which checks it wholly (it may be
@@ -30,7 +30,10 @@
 
 #define TOK_TOKENS_MAX        1048576u
 #define TOK_MERGES_MAX        1048576u
+#define TOK_EDGES_MAX         4194304u           // of the tree of a unigram vocabulary
+#define TOK_SCORE_MAX         1e6                // of unigram, and its negative
 #define TOK_TOKEN_BYTES_MAX   1024u              // decoded bytes of one token
+#define TOK_UNIGRAM_BYTES_MAX 256u               // the same where it is unigram
 #define TOK_SPECIAL_BYTES_MAX 256u               // of one control, unknown or user-defined token
 #define TOK_VOCAB_BYTES_MAX   (64u << 20)        // decoded bytes of all tokens
 #define TOK_TEXT_BYTES_MAX    ((size_t)16 << 20) // upper limit of tok_open's text_bytes_max
@@ -60,15 +63,16 @@ enum tok_prefix { TOK_PREFIX_NONE, TOK_PREFIX_FIRST, TOK_PREFIX_EACH, TOK_PREFIX
 
 // A vocabulary as model files give it. Views only; nothing is kept after tok_build.
 struct tok_source {
-    struct strv pre; // name of the pre-tokenizer: gpt-2, smollm, qwen2, llama-bpe; sentencepiece
+    struct strv pre; // name of the pre-tokenizer (pretok.h)
     uint32_t n_tokens, n_merges, n_eog;
     const struct strv *tokens; // normal tokens in GPT-2's byte-to-unicode alphabet, others literally; with
                                // SentencePiece all literally, but U+2581 for a space
     const int32_t *types;      // enum tok_type, one for each token; refused where NULL
     const struct tok_pair *merges; // best first
-    const float *scores; // SentencePiece's without merges: any two tokens that make a third, the one of the
-                         // highest score first; else NULL
-    const uint32_t *eog; // tokens that end a generation, beside those that tok_is_eog names
+    const float *scores;   // SentencePiece's without merges: any two tokens that make a third, the one of the
+                           // highest score first; else NULL
+    const double *unigram; // SentencePiece's unigram model: the tokens' scores, and no merges; else NULL
+    const uint32_t *eog;   // tokens that end a generation, beside those that tok_is_eog names
     uint32_t roles[TOK_ROLE_COUNT]; // TOK_NONE where absent
     enum tok_prefix prefix;
     bool add_bos, add_eos;

@@ -14,7 +14,7 @@
 static const char *const EOG_NAMES[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
                                         "<|eot_id|>",    "<|eom_id|>",      "<end_of_turn>"};
 
-// A merge that the vocabulary's scores give.
+// A merge that the vocabulary's scores give, or an edge of a unigram vocabulary's tree.
 struct ranked {
     float score; // of the merged token
     struct tok_merge merge;
@@ -81,6 +81,14 @@ static enum iso_err check_source(const struct tok_source *src, struct iso_errinf
         return iso_fail(reterr, ISO_E_LIMIT, 0, "merges",
                         "the vocabulary has %" PRIu32 " merges, at most %u are allowed", src->n_merges,
                         TOK_MERGES_MAX);
+    for (uint32_t id = 0; id < src->n_tokens && src->unigram; id++)
+        if (!(src->unigram[id] >= -TOK_SCORE_MAX && src->unigram[id] <= TOK_SCORE_MAX)) // a NaN is neither
+            return iso_fail(reterr, ISO_E_LIMIT, 0, "scores",
+                            "the score of token %" PRIu32
+                            " is %g, allowed is up to %g and down to its negative",
+                            id, src->unigram[id], TOK_SCORE_MAX);
+    if (src->unigram && src->roles[TOK_UNK] == TOK_NONE)
+        return iso_fail(reterr, ISO_E_FORMAT, 0, "unknown", "the unigram vocabulary names no unknown token");
     if (!src->types)
         return iso_fail(reterr, ISO_E_FORMAT, 0, "token types", "the vocabulary has no token types");
     for (uint32_t i = 0; i < src->n_eog; i++)
@@ -131,7 +139,8 @@ static int byte_of(struct strv text)
 
 static bool is_marked(const struct tok_source *src)
 {
-    return strv_is(src->pre, pretok_name(PRETOK_SENTENCEPIECE));
+    enum pretok_kind kind;
+    return pretok_find(src->pre, &kind, NULL) == ISO_OK && pretok_is_sentencepiece(kind);
 }
 
 static bool text_decode(const struct tok_source *src, struct strv text, uint8_t *out, size_t *ret_n)
@@ -368,6 +377,8 @@ static enum iso_err write_sections(const struct tok_source *src, const struct ra
         .bytes = base + l->bytes,
         .reterr = reterr,
     };
+    if (src->unigram)
+        memcpy(base + l->scores, src->unigram, src->n_tokens * sizeof *src->unigram);
     memset(b.header->byte_ids, 0xFF, sizeof b.header->byte_ids);
     memset(b.token_slots, 0xFF, 4 * (size_t)l->n_token_slots);
     memset(b.merge_slots, 0xFF, 4 * (size_t)l->n_merge_slots);
@@ -401,7 +412,7 @@ static enum iso_err build(const struct tok_source *src, const struct ranked *ran
     h.n_merges = ranked ? n_ranked : src->n_merges;
     h.pretok = kind;
     h.flags = (src->add_bos ? TOK_FLAG_ADD_BOS : 0) | (src->add_eos ? TOK_FLAG_ADD_EOS : 0) |
-              (uint32_t)src->prefix << TOK_PREFIX_SHIFT;
+              (src->unigram ? TOK_FLAG_UNIGRAM : 0) | (uint32_t)src->prefix << TOK_PREFIX_SHIFT;
     memcpy(h.roles, src->roles, sizeof h.roles);
 
     struct tok_layout layout;
@@ -465,19 +476,87 @@ static enum iso_err rank_merges(const struct tok_source *src, const struct tok_v
     return ISO_OK;
 }
 
+static enum iso_err check_unigram(const struct tok_source *src, const struct tok_view *v,
+                                  struct iso_errinfo *reterr)
+{
+    for (uint32_t id = 0; id < src->n_tokens; id++)
+        if (tok_type_is_key(tok_type(v, id)) && tok_bytes(v, id).len > TOK_UNIGRAM_BYTES_MAX)
+            return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
+                            "token %" PRIu32 " is %zu bytes long, the limit of a unigram vocabulary is %u",
+                            id, tok_bytes(v, id).len, TOK_UNIGRAM_BYTES_MAX);
+    return ISO_OK;
+}
+
+// The keys in the order of their bytes.
+static enum iso_err sort_keys(const struct tok_view *v, struct buf *out, struct iso_errinfo *reterr)
+{
+    for (uint32_t id = 0; id < v->header->n_tokens; id++) {
+        struct strv bytes = tok_bytes(v, id);
+        bool key = tok_type_is_key(tok_type(v, id)) && bytes.len > 0 && tok_key_find(v, bytes) == id;
+        if (key && buf_append(out, &id, sizeof id))
+            return iso_fail(reterr, ISO_E_NOMEM, 0, "tokens", "the system refused memory for the vocabulary");
+    }
+    if (out->len > 0)
+        qsort_r(out->ptr, out->len / sizeof(uint32_t), sizeof(uint32_t), special_compare,
+                (void *)(uintptr_t)v);
+    return ISO_OK;
+}
+
+// The edges of the tree of all keys' bytes, into *out as struct ranked: of each key those past what it shares with the key
+// before it.
+static enum iso_err make_edges(const struct tok_view *v, const struct buf *keys, struct buf *out,
+                               struct iso_errinfo *reterr)
+{
+    uint32_t path[TOK_UNIGRAM_BYTES_MAX + 1] = {0}, n_edges = 0; // nodes along the key before
+    const uint32_t *ids = (const uint32_t *)keys->ptr;
+    struct strv before = {0};
+    for (size_t i = 0; i < keys->len / sizeof *ids; i++) {
+        struct strv bytes = tok_bytes(v, ids[i]);
+        size_t shared = 0;
+        while (shared < before.len && shared < bytes.len && before.ptr[shared] == bytes.ptr[shared])
+            shared++;
+        for (size_t at = shared; at < bytes.len; at++) {
+            bool last = at + 1 == bytes.len;
+            struct ranked edge = {
+                .merge = {.left = path[at], .right = (uint8_t)bytes.ptr[at], .merged = TOK_NONE}};
+            edge.merge.merged = last ? ids[i] : TOK_NONE;
+            if (n_edges == TOK_EDGES_MAX || buf_append(out, &edge, sizeof edge))
+                return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
+                                "the vocabulary's texts branch more than %u times", TOK_EDGES_MAX);
+            path[at + 1] = ++n_edges;
+        }
+        before = bytes;
+    }
+    return ISO_OK;
+}
+
+static enum iso_err build_tree(const struct tok_source *src, const struct tok_view *v, struct buf *out,
+                               struct iso_errinfo *reterr)
+{
+    struct buf keys;
+    buf_init(&keys, TOK_TOKENS_MAX * sizeof(uint32_t));
+    enum iso_err err = check_unigram(src, v, reterr);
+    if (!err)
+        err = sort_keys(v, &keys, reterr);
+    if (!err)
+        err = make_edges(v, &keys, out, reterr);
+    buf_deinit(&keys);
+    return err;
+}
+
 // The vocabulary without merges first, to look tokens up in.
 static enum iso_err build_by_scores(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
 {
     static const struct ranked NONE;
     struct buf plain, ranked;
     buf_init(&plain, out->max);
-    buf_init(&ranked, TOK_MERGES_MAX * sizeof(struct ranked));
+    buf_init(&ranked, (src->unigram ? TOK_EDGES_MAX : TOK_MERGES_MAX) * sizeof(struct ranked));
     enum iso_err err = build(src, &NONE, 0, &plain, reterr);
     struct tok_view view;
     if (!err)
         err = tok_blob_check(plain.ptr, plain.len, &view, reterr);
     if (!err)
-        err = rank_merges(src, &view, &ranked, reterr);
+        err = (src->unigram ? build_tree : rank_merges)(src, &view, &ranked, reterr);
     if (!err)
         err = build(src, ranked.len ? (const struct ranked *)ranked.ptr : &NONE,
                     (uint32_t)(ranked.len / sizeof(struct ranked)), out, reterr);
@@ -488,5 +567,5 @@ static enum iso_err build_by_scores(const struct tok_source *src, struct buf *ou
 
 enum iso_err tok_build(const struct tok_source *src, struct buf *out, struct iso_errinfo *reterr)
 {
-    return src->scores ? build_by_scores(src, out, reterr) : build(src, NULL, 0, out, reterr);
+    return src->scores || src->unigram ? build_by_scores(src, out, reterr) : build(src, NULL, 0, out, reterr);
 }

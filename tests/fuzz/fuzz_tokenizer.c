@@ -1,6 +1,7 @@
-// The tokenizer on hostile input. The first byte chooses: even, the rest is a block that tok_open is given,
-// and, where it opens, a text is encoded with it; odd, the rest is text for a small good tokenizer of one of
-// the four kinds, which has to come back from the detokenizer as Unicode says.
+// The tokenizer on hostile input. The first byte chooses, by its remainder of 3: 0, the rest is a block that tok_open is
+// given, and, where it opens, a text is encoded with it; 1, the rest is text for a small good tokenizer of one of the
+// kinds, which has to come back from the detokenizer as Unicode says; 2, the rest changes bytes of such a tokenizer's
+// block: three of a place, one of a value.
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,19 +48,44 @@ static void fuzz_block(const uint8_t *data, size_t n)
     free(block);
 }
 
-// The good tokenizers, built at the first use.
-static struct tokenizer *small_tokenizer(size_t kind)
+// Byte-level kinds, then unigram.
+static const enum pretok_kind KINDS[] = {PRETOK_GPT2, PRETOK_SMOLLM, PRETOK_QWEN2, PRETOK_LLAMA_BPE,
+                                         PRETOK_TEKKEN};
+#define BYTE_LEVEL ARRAY_LEN(KINDS)
+
+// The good blocks, built at the first use.
+static const struct buf *small_block(size_t kind)
 {
     static struct small_vocab vocab;
-    static struct buf blobs[4];
-    static struct tokenizer *tokenizers[4];
-    if (!tokenizers[kind]) {
-        small_init(&vocab, pretok_name((uint32_t)kind + 1), 0, 255);
+    static struct buf blobs[BYTE_LEVEL + 1];
+    if (!blobs[kind].ptr) {
+        if (kind < BYTE_LEVEL)
+            small_init(&vocab, pretok_name(KINDS[kind]), 0, 255);
+        else
+            small_init_unigram(&vocab);
         buf_init(&blobs[kind], BLOB_MAX);
         check(tok_build(&vocab.src, &blobs[kind], NULL) == ISO_OK);
-        check(tok_open(blobs[kind].ptr, blobs[kind].len, TEXT_MAX, &tokenizers[kind], NULL) == ISO_OK);
     }
+    return &blobs[kind];
+}
+
+static struct tokenizer *small_tokenizer(size_t kind)
+{
+    static struct tokenizer *tokenizers[BYTE_LEVEL];
+    const struct buf *block = small_block(kind);
+    if (!tokenizers[kind])
+        check(tok_open(block->ptr, block->len, TEXT_MAX, &tokenizers[kind], NULL) == ISO_OK);
     return tokenizers[kind];
+}
+
+static void fuzz_changed(size_t kind, const uint8_t *data, size_t n)
+{
+    static uint8_t changed[BLOB_MAX];
+    const struct buf *block = small_block(kind);
+    memcpy(changed, block->ptr, block->len);
+    for (; n >= 4; n -= 4, data += 4)
+        changed[(data[0] | (size_t)data[1] << 8 | (size_t)data[2] << 16) % block->len] = data[3];
+    fuzz_block(changed, block->len);
 }
 
 // What the text is after its invalid parts are replaced.
@@ -92,7 +118,7 @@ static void fuzz_text(size_t kind, const uint8_t *s, size_t n)
         n_got += detok_push(&d, ids[i], got + n_got);
     n_got += detok_flush(&d, got + n_got);
     size_t n_want = replace_invalid(s, n, want);
-    if (!pretok_normalizes((uint32_t)kind + 1))
+    if (!pretok_normalizes(KINDS[kind]))
         check(n_got == n_want && memcmp(got, want, n_got) == 0);
 
     // The same text as a stream with a stop string made of its own bytes: all before it comes out.
@@ -109,9 +135,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 1 || n - 1 > TEXT_MAX)
         return 0;
-    if (data[0] % 2 == 0)
+    size_t kind = data[0] / 3;
+    if (data[0] % 3 == 0)
         fuzz_block(data + 1, n - 1);
+    else if (data[0] % 3 == 1)
+        fuzz_text(kind % BYTE_LEVEL, data + 1, n - 1);
     else
-        fuzz_text(data[0] / 2 % 4, data + 1, n - 1);
+        fuzz_changed(kind % (BYTE_LEVEL + 1), data + 1, n - 1);
     return 0;
 }

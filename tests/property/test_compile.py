@@ -48,7 +48,7 @@ class Plan:
     def __init__(self, path):
         self.bytes = pathlib.Path(path).read_bytes()
         f = HEADER.unpack_from(self.bytes)
-        assert f[0] == b"ISOPLAN\n" and f[1] == 5 and f[2] == HEADER.size and f[3] == len(self.bytes)
+        assert f[0] == b"ISOPLAN\n" and f[1] == 6 and f[2] == HEADER.size and f[3] == len(self.bytes)
         self.sections = [(f[4 + 3 * i], f[5 + 3 * i]) for i in range(5)]
         self.arch = f[19].rstrip(b"\0").decode()
         self.model = dict(zip("vocab hidden layers heads kv_heads head_dim ffn context".split(), f[21:29]))

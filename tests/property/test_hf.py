@@ -149,6 +149,12 @@ def link_absolute(folder):
     (folder / "config.json").symlink_to(folder.parent / "elsewhere.json")
 
 
+def unigram(vocab, unk=0):
+    return lambda f: [set_tokenizer(k, v)(f) for k, v in (
+        ("model.type", "Unigram"), ("model.vocab", vocab), ("model.unk_id", unk), ("normalizer", None),
+        ("pre_tokenizer", {"type": "Metaspace", "replacement": "\u2581"}))]
+
+
 def hard_link(folder):
     os.link(folder / "model.safetensors", folder.parent / "other")
 
@@ -183,16 +189,19 @@ REFUSALS = {
     "untied": (set_config(tie_word_embeddings=False), FORMAT, "tie_word_embeddings is false, but"),
     "no-weights": (remove("model.safetensors"), IO, "has neither model.safetensors nor"),
     "no-tokenizer": (remove("tokenizer.json"), IO, "tokenizer.json cannot be opened"),
-    "unigram": (set_tokenizer("model.type", "WordPiece"), UNSUPPORTED, "model.type is WordPiece"),
+    "word-piece": (set_tokenizer("model.type", "WordPiece"), UNSUPPORTED, "model.type is WordPiece"),
+    "unigram-object": (set_tokenizer("model.type", "Unigram"), FORMAT, "model.vocab is no list of texts and scores"),
+    "bpe-list": (set_tokenizer("model.vocab", [["a", 1]]), FORMAT, "model.vocab is no object of tokens"),
+    "unigram-score": (unigram([["a", "b"]]), FORMAT, "model.vocab holds something that is not a text with a score"),
+    "unigram-unknown": (unigram([["a", -1]], unk=1 << 20), FORMAT, "model.unk_id is no token's id"),
+    "unigram-words": (lambda f: [unigram([["a", -1]])(f), set_tokenizer("pre_tokenizer", {"type": "WhitespaceSplit"})(f)],
+                      UNSUPPORTED, "pre_tokenizer is of another kind"),
     "normalizer": (set_tokenizer("normalizer", {"type": "NFKC"}), UNSUPPORTED, "normalizer"),
     "pre-tokenizer": (set_tokenizer("pre_tokenizer", {"type": "Whitespace"}), UNSUPPORTED, "pre_tokenizer"),
     "metaspace": (lambda f: [set_tokenizer(k, v)(f) for k, v in (
         ("model.byte_fallback", True), ("normalizer", None),
         ("pre_tokenizer", {"type": "Metaspace", "replacement": "_", "split": False}))], UNSUPPORTED,
         "Metaspace by another character"),
-    "metaspace-split": (lambda f: [set_tokenizer(k, v)(f) for k, v in (
-        ("model.byte_fallback", True), ("normalizer", None),
-        ("pre_tokenizer", {"type": "Metaspace", "replacement": "\u2581"}))], UNSUPPORTED, "Metaspace that splits"),
     "added-flag": (set_tokenizer("added_tokens.0.lstrip", True), UNSUPPORTED, "an added token is lstrip"),
     "id-twice": (set_tokenizer("model.vocab.!", 5), FORMAT, "two tokens of one id"),
     "id-far": (set_tokenizer("model.vocab.!", 1 << 40), LIMIT, "model.vocab holds an id that is no integer from 0 to 1048575"),

@@ -26,6 +26,7 @@ TOOL = BUILD / "tests/tools/tool_template"
 # Python's own about the code that jinja2 makes of {{ 1[0] }}.
 pytestmark = [pytest.mark.filterwarnings("ignore::SyntaxWarning"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+TOKENIZERS = pathlib.Path(os.environ.get("ISO_TOKENIZERS", pathlib.Path.home() / ".cache/isochron/tokenizers"))
 SEED = 20240611
 CONVERSATIONS = 200
 RANDOM_LAYOUTS = 2000
@@ -512,17 +513,16 @@ def test_macros_range_and_time():
 
 
 def real_templates():
-    """Of folders NAME/tokenizer_config.json below $ISO_TOKENIZERS, as models come with them."""
-    folder = pathlib.Path(os.environ.get("ISO_TOKENIZERS", "/nonexistent"))
-    return sorted(folder.glob("*/tokenizer_config.json")) + sorted(folder.glob("*/package/models/tokenizer_config.json"))
+    """As models come with them (scripts/fetch-tokenizers)."""
+    return sorted(TOKENIZERS.glob("*/tokenizer_config.json"))
 
 
 def token_text(token):
     return token["content"] if isinstance(token, dict) else token or ""
 
 
-@pytest.mark.skipif(not real_templates(), reason="ISO_TOKENIZERS names no folder of models' tokenizers")
-@pytest.mark.parametrize("path", real_templates(), ids=lambda p: p.parts[-4] if p.parent.name == "models" else p.parent.name)
+@pytest.mark.skipif(not real_templates(), reason=f"{TOKENIZERS} is empty; scripts/fetch-tokenizers fills it")
+@pytest.mark.parametrize("path", real_templates(), ids=lambda p: p.parent.name)
 def test_real_templates(path):
     """300 conversations each, with and without tools."""
     config = json.loads(path.read_text())

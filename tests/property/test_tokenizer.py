@@ -1,7 +1,7 @@
 """The tokenizer against Hugging Face `tokenizers`: the same ids on 10,000 varied lines for each pre-tokenizer,
 round trips, invalid UTF-8, and time on hostile input.
 
-The vocabulary is the demo model's, under each of the four pre-tokenizers. The Hugging Face objects are set up
+The vocabulary is the demo model's, under each of the pre-tokenizers of byte-level BPE. The Hugging Face objects are set up
 as the models' own tokenizer.json files do.
 """
 
@@ -28,7 +28,7 @@ TIME_FACTOR = float(os.environ.get("ISO_TIME_FACTOR", "1"))
 
 SEED = 20240607
 LINES = 10_000
-PRES = ["gpt-2", "smollm", "qwen2", "llama-bpe"]
+PRES = ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken"]
 PLAIN, SPECIAL = 0, 1
 NONE = 0xFFFFFFFF
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
@@ -47,6 +47,11 @@ ADDED = [
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
@@ -110,7 +115,7 @@ def missing_bytes():
 def reference(pre):
     tokens, types, merges = vocabulary()
     vocab = {token: i for i, token in enumerate(tokens)}
-    model = models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in merges], ignore_merges=pre == "llama-bpe")
+    model = models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in merges], ignore_merges=pre in ("llama-bpe", "tekken"))
     t = Tokenizer(model)
     if pre == "gpt-2":
         t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -124,7 +129,7 @@ def reference(pre):
     else:
         t.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(QWEN2 if pre == "qwen2" else LLAMA3), behavior="isolated"),
+                pre_tokenizers.Split(Regex({"qwen2": QWEN2, "llama-bpe": LLAMA3, "tekken": TEKKEN}[pre]), behavior="isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
@@ -311,13 +316,13 @@ def test_same_ids_as_hugging_face(pre, mode, tmp):
     compare(pre, make_lines(SEED + mode, LINES if mode == SPECIAL else LINES // 4), vocabulary_file(pre, tmp, False), mode)
 
 
-@pytest.mark.parametrize("pre", ["smollm", "qwen2"])
+@pytest.mark.parametrize("pre", ["smollm", "qwen2", "tekken"])
 def test_every_code_point(pre, tmp):
     """Each code point beside letters, digits, spaces and marks: its classes are what Hugging Face takes it for.
     The other two pre-tokenizers ask for the same classes. Of the long stretches without characters, samples."""
     points = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF and (c < 0x33480 or c % 31 == 0)]
     points += [chr(c) for c in range(0xE0000, 0xE0200)]
-    context = "a{0}1{0} {0}." if pre == "smollm" else "a{0}1{0} {0}.e\u0301{0}\u0316\u0301"
+    context = {"smollm": "a{0}1{0} {0}.", "qwen2": "a{0}1{0} {0}.e\u0301{0}\u0316\u0301", "tekken": "aA{0}Aa{0}a1{0} {0}."}[pre]
     lines = ["".join(context.format(p) for p in points[i : i + 64]) for i in range(0, len(points), 64)]
     compare(pre, lines, vocabulary_file(pre, tmp, False), SPECIAL)
 

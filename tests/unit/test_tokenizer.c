@@ -1,5 +1,6 @@
 // Tokenizer: building, opening damaged blocks, encoding with limits. Equality with Hugging Face is shown by
 // tests/property/test_tokenizer.py.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +40,10 @@ struct fixture {
 
 static void open_small(struct fixture *f, const char *pre)
 {
-    small_init(&f->vocab, pre, 0, 255);
+    if (pre)
+        small_init(&f->vocab, pre, 0, 255);
+    else
+        small_init_unigram(&f->vocab);
     buf_init(&f->blob, BLOB_MAX);
     assert_int_equal(tok_build(&f->vocab.src, &f->blob, &f->err), ISO_OK);
     assert_int_equal(tok_open(f->blob.ptr, f->blob.len, TEXT_MAX, &f->t, &f->err), ISO_OK);
@@ -297,6 +301,59 @@ static void set_merge_into_control(struct small_vocab *v)
     v->types[small_id(v, SMALL_LO)] = TOK_TYPE_CONTROL;
 }
 
+// `v` after the change, appended to a buffer that holds something already.
+static void expect_refusal(struct small_vocab *v, const struct refusal *r)
+{
+    struct buf out;
+    struct iso_errinfo err = {0};
+    buf_init(&out, BLOB_MAX);
+    assert_int_equal(buf_append_zeros(&out, 16, NULL), ISO_OK);
+    r->change(v);
+    assert_int_equal(tok_build(&v->src, &out, &err), r->code);
+    if (!strstr(err.text, r->words))
+        fail_msg("\"%s\" does not hold \"%s\"", err.text, r->words);
+    assert_int_equal(out.len, 16);
+    buf_deinit(&out);
+}
+
+static void set_no_unknown(struct small_vocab *v)
+{
+    v->src.roles[TOK_UNK] = TOK_NONE;
+}
+
+static void set_score(struct small_vocab *v)
+{
+    v->scores[7] = -2e6;
+}
+
+static void set_score_nan(struct small_vocab *v)
+{
+    v->scores[7] = nan("");
+}
+
+static void set_long_piece(struct small_vocab *v)
+{
+    static char text[TOK_UNIGRAM_BYTES_MAX + 1];
+    memset(text, 'a', sizeof text);
+    v->tokens[3] = (struct strv){text, sizeof text};
+}
+
+static void test_unigram_build_refuses(void **state)
+{
+    (void)state;
+    static const struct refusal REFUSALS[] = {
+        {set_no_unknown, ISO_E_FORMAT, "names no unknown token"},
+        {set_score, ISO_E_LIMIT, "the score of token 7 is -2e+06"},
+        {set_score_nan, ISO_E_LIMIT, "the score of token 7 is nan"},
+        {set_long_piece, ISO_E_LIMIT, "token 3 is 257 bytes long"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(REFUSALS); i++) {
+        static struct small_vocab v;
+        small_init_unigram(&v);
+        expect_refusal(&v, &REFUSALS[i]);
+    }
+}
+
 static void test_build_refuses(void **state)
 {
     (void)state;
@@ -323,17 +380,8 @@ static void test_build_refuses(void **state)
     };
     for (size_t i = 0; i < ARRAY_LEN(REFUSALS); i++) {
         static struct small_vocab v;
-        struct buf out;
-        struct iso_errinfo err = {0};
         small_init(&v, "gpt-2", 0, 255);
-        buf_init(&out, BLOB_MAX);
-        assert_int_equal(buf_append_zeros(&out, 16, NULL), ISO_OK);
-        REFUSALS[i].change(&v);
-        assert_int_equal(tok_build(&v.src, &out, &err), REFUSALS[i].code);
-        if (!strstr(err.text, REFUSALS[i].words))
-            fail_msg("\"%s\" does not hold \"%s\"", err.text, REFUSALS[i].words);
-        assert_int_equal(out.len, 16);
-        buf_deinit(&out);
+        expect_refusal(&v, &REFUSALS[i]);
     }
 }
 
@@ -384,11 +432,10 @@ static bool try_block(const uint8_t *bytes, size_t n)
     return opened;
 }
 
-static void test_damaged_blocks(void **state)
+static void damage(const char *pre)
 {
-    (void)state;
     struct fixture f;
-    open_small(&f, "smollm");
+    open_small(&f, pre);
     uint8_t *bytes = f.blob.ptr;
     size_t n = f.blob.len;
     assert_true(try_block(bytes, n));
@@ -406,6 +453,26 @@ static void test_damaged_blocks(void **state)
     bytes[8]++;
     assert_int_equal(tok_open(bytes, n, 256, &t, &f.err), ISO_E_VERSION);
     bytes[8]--;
+    close_small(&f);
+}
+
+static void test_damaged_blocks(void **state)
+{
+    (void)state;
+    damage("smollm");
+    damage(NULL); // unigram
+}
+
+static void test_unigram_takes_the_best_sum(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_small(&f, NULL);
+    uint32_t unknown = f.vocab.src.roles[TOK_UNK], space = unknown - 1;
+    uint32_t hello = space - SMALL_ROWS + SMALL_HELLO, lo = space - SMALL_ROWS + SMALL_LO;
+    // hello (-0.8) is better than hell o (-1 - 4) and others; unknown characters beside each other are one token.
+    const uint32_t want[] = {hello, space, lo, unknown};
+    expect(&f, STRV_LIT("hello lo\xc3\xa9\xc3\xa8"), TOK_PLAIN, false, want, ARRAY_LEN(want));
     close_small(&f);
 }
 
@@ -469,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_limits_of_text_and_ids),
         cmocka_unit_test(test_runtime_bytes_is_what_is_mapped),
         cmocka_unit_test(test_build_refuses),
+        cmocka_unit_test(test_unigram_build_refuses),
+        cmocka_unit_test(test_unigram_takes_the_best_sum),
         cmocka_unit_test(test_build_is_deterministic_and_bounded),
         cmocka_unit_test(test_damaged_blocks),
         cmocka_unit_test(test_endless_probes_are_refused),

@@ -14,6 +14,7 @@ struct small_vocab {
     struct strv tokens[SMALL_TOKENS_MAX];
     int32_t types[SMALL_TOKENS_MAX];
     struct tok_pair merges[8];
+    double scores[SMALL_TOKENS_MAX]; // of small_init_unigram
     struct tok_source src;
 };
 
@@ -79,4 +80,17 @@ static inline void small_init(struct small_vocab *v, const char *pre, int first_
 static inline uint32_t small_id(const struct small_vocab *v, enum small_row row)
 {
     return v->src.n_tokens - SMALL_ROWS + row;
+}
+
+// The same rows beside printable ASCII and a space, scored: longer tokens are better. The unknown token is the last.
+static inline void small_init_unigram(struct small_vocab *v)
+{
+    small_init(v, "sentencepiece", '!', '~');
+    small_add(v, STRV_LIT("\xE2\x96\x81"), TOK_TYPE_NORMAL);
+    v->src.roles[TOK_UNK] = v->src.n_tokens;
+    small_add(v, STRV_LIT("<unk>"), TOK_TYPE_UNKNOWN);
+    v->src.n_merges = 0;
+    v->src.unigram = v->scores;
+    for (uint32_t i = 0; i < v->src.n_tokens; i++)
+        v->scores[i] = -4.0 / (double)v->tokens[i].len;
 }
