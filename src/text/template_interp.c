@@ -484,6 +484,14 @@ static enum iso_err exec_set_block(struct tmpl_run *r, const struct tmpl_node *n
     return err;
 }
 
+static enum iso_err exec_scope(struct tmpl_run *r, const struct tmpl_node *node, enum flow *ret_flow)
+{
+    uint32_t outer = open_scope(r);
+    enum iso_err err = exec(r, node->a, ret_flow);
+    close_scope(r, outer);
+    return err;
+}
+
 // The items for which the loop's filter holds.
 static enum iso_err filter_items(struct tmpl_run *r, const struct tmpl_node *node,
                                  const struct tmpl_val **items, uint32_t *len)
@@ -567,6 +575,8 @@ static enum iso_err exec_one(struct tmpl_run *r, const struct tmpl_node *node, e
         return exec_set(r, node);
     case NODE_SET_BLOCK:
         return exec_set_block(r, node, ret_flow);
+    case NODE_SCOPE:
+        return exec_scope(r, node, ret_flow);
     case NODE_MACRO:
         return set_name(r, text_of(r, node),
                         (struct tmpl_val){.kind = VAL_MACRO, .node = (uint32_t)(node - r->t->nodes)});

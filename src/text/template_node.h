@@ -22,6 +22,7 @@ enum tmpl_node_kind {
     NODE_LOOP,      // statements a, else statements b
     NODE_SET,       // target a, expression b
     NODE_SET_BLOCK, // target a, statements b
+    NODE_SCOPE,     // statements a, whose names are their own
     NODE_MACRO,     // name text a..b, list c of NODE_PARAM (0 for none), statements d
     NODE_BREAK,
     NODE_CONTINUE,

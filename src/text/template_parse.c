@@ -6,9 +6,9 @@
 #include "text/template_builtin.h"
 
 // What jinja2 (or transformers) has and this interpreter does not.
-static const char *const UNSUPPORTED_TAGS[] = {
-    "call",       "filter", "with", "block", "extends", "import", "include",   "from",
-    "autoescape", "print",  "do",   "trans", "debug",   "raw",    "pluralize", "generation"};
+static const char *const UNSUPPORTED_TAGS[] = {"call",   "filter",  "with",  "block",      "extends",
+                                               "import", "include", "from",  "autoescape", "print",
+                                               "do",     "trans",   "debug", "raw",        "pluralize"};
 
 // Names of tags that end a block, the one that closes it first.
 static const char *const ENDS_IF[] = {"endif", "elif", "else", NULL};
@@ -17,6 +17,7 @@ static const char *const ENDS_FOR[] = {"endfor", "else", NULL};
 static const char *const ENDS_FOR_ELSE[] = {"endfor", NULL};
 static const char *const ENDS_SET[] = {"endset", NULL};
 static const char *const ENDS_MACRO[] = {"endmacro", NULL};
+static const char *const ENDS_GENERATION[] = {"endgeneration", NULL};
 
 // ---- shared
 
@@ -274,6 +275,19 @@ static uint32_t parse_macro(struct tmpl_parser *p, uint32_t at)
     return n;
 }
 
+// transformers marks with it what an assistant said. It shows nothing of itself, but its names are its own.
+static uint32_t parse_generation(struct tmpl_parser *p, uint32_t at)
+{
+    uint32_t loops = p->loops;
+    p->loops = 0; // break and continue don't lead out
+    uint32_t body = parse_scope(p, ENDS_GENERATION);
+    p->loops = loops;
+    tmpl_parse_skip_name(p, "endgeneration");
+    uint32_t n = tmpl_node_new(p, NODE_SCOPE, at);
+    tmpl_node(p, n)->a = body;
+    return n;
+}
+
 static uint32_t parse_statement(struct tmpl_parser *p)
 {
     struct tmpl_token tag = p->tok;
@@ -288,6 +302,8 @@ static uint32_t parse_statement(struct tmpl_parser *p)
         return parse_set(p, tag.at);
     if (strv_is(tag.text, "macro"))
         return parse_macro(p, tag.at);
+    if (strv_is(tag.text, "generation"))
+        return parse_generation(p, tag.at);
     bool is_break = strv_is(tag.text, "break");
     if (is_break || strv_is(tag.text, "continue")) {
         if (p->loops == 0)

@@ -217,7 +217,8 @@ def test_page_names_every_json_member(models, plan, tmp_path):
     assert set(evaluated["against"]) == set(evaluated["model"])
     outputs = {
         "eval": dict(evaluated, against={}),
-        "compile": ok("compile", models.llama, "-o", tmp_path / "m.plan", "--json").json,
+        "compile": ok("compile", models.llama, "-o", tmp_path / "m.plan", "--json", "--prune-heads", 0.5, "--calibrate",
+                      tmp_path / "text.txt").json,
         "fit": ok("fit", plan, "--json", "--pool", "1GiB").json,
         "generate": ok("generate", plan, "-p", "x", "-n", 2, "--json").json,
         "bench": ok("bench", plan, "--json", "--repeat", 1, "--output-tokens", 2).json,

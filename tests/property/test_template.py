@@ -97,6 +97,20 @@ QWEN25 = r"""{%- if tools %}
 """
 
 
+class Generation(jinja2.ext.Extension):
+    """The tag {% generation %}, as transformers sets it up."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("render"), [], [], body).set_lineno(line)
+
+    def render(self, caller):
+        return caller()
+
+
 def environment():
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
@@ -104,7 +118,7 @@ def environment():
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     return env
@@ -493,6 +507,13 @@ MACROS = r"""
 {% macro a %}{% endmacro %}
 {% macro a() %}
 {% for i in range(3) %}{{ i }}{% endfor %}{{ range(2, 5)|list }}{{ range(5, 0, -2)|list }}{{ range(0)|list }}{{ 2 in range(3) }}{{ range(3)|length }}
+a{% generation %} b{{ 1 }}{% set x = 2 %}{{ x }} {% endgeneration %}c{{ x }}
+{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}
+{% for i in range(3) %}{%- generation -%} {{ i }}{{ loop.index }} {%- endgeneration -%}{% endfor %}
+{% for i in range(3) %}{% generation %}{% for j in range(3) %}{% if j == 1 %}{% continue %}{% endif %}{{ j }}{% endfor %}{% endgeneration %}{% endfor %}
+{% for i in range(3) %}{% generation %}{% break %}{% endgeneration %}{% endfor %}
+{% generation %}a
+{% generation %}{% generation %}a{% endgeneration %}{% endgeneration %}{% endgeneration %}
 {% for i in range(messages|length) %}{{ messages[i].role }}{% endfor %}{{ range(3)[1] }}{{ range(4)|last }}
 {{ range(1, 2, 0) }}
 {{ range() }}

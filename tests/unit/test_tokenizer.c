@@ -328,7 +328,7 @@ static void set_score(struct small_vocab *v)
 
 static void set_score_nan(struct small_vocab *v)
 {
-    v->scores[7] = nan("");
+    v->scores[7] = (double)NAN;
 }
 
 static void set_long_piece(struct small_vocab *v)
