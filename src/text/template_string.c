@@ -131,6 +131,19 @@ enum iso_err tmpl_filter_replace(struct tmpl_run *r, struct tmpl_val self, const
     return err ? err : tmpl_from_scratch(r, ret);
 }
 
+// The filter takes any value's text, the method strings only.
+static enum iso_err method_replace(struct tmpl_run *r, struct tmpl_val self, const struct tmpl_args *args,
+                                   struct tmpl_val *ret)
+{
+    for (int i = 0; i < 2; i++)
+        if (args->values[i].kind != VAL_STR)
+            return tmpl_fail(r, ISO_E_FORMAT, "a string cannot replace %s",
+                             tmpl_kind_name(args->values[i].kind));
+    if (args->values[2].kind == VAL_NONE)
+        return tmpl_fail(r, ISO_E_FORMAT, "replace's count is %s", tmpl_kind_name(VAL_NONE));
+    return tmpl_filter_replace(r, self, args, ret);
+}
+
 // ---- startswith, endswith
 
 static bool has_end(struct strv s, struct strv part, bool start)
@@ -240,11 +253,9 @@ static enum iso_err method_split(struct tmpl_run *r, struct tmpl_val self, const
 
 // A parameter named "" cannot be given by keyword.
 const struct tmpl_builtin tmpl_string_methods[] = {
-    {"endswith", method_endswith, 1, false, {""}},
-    {"lstrip", method_lstrip, 0, false, {""}},
-    {"rstrip", method_rstrip, 0, false, {""}},
-    {"split", method_split, 0, false, {"sep", "maxsplit"}},
-    {"startswith", method_startswith, 1, false, {""}},
-    {"strip", method_strip, 0, false, {""}},
-    {.name = NULL},
+    {"endswith", method_endswith, 1, false, {""}},     {"lower", tmpl_filter_lower, 0, false, {NULL}},
+    {"lstrip", method_lstrip, 0, false, {""}},         {"replace", method_replace, 2, false, {"", "", ""}},
+    {"rstrip", method_rstrip, 0, false, {""}},         {"split", method_split, 0, false, {"sep", "maxsplit"}},
+    {"startswith", method_startswith, 1, false, {""}}, {"strip", method_strip, 0, false, {""}},
+    {"upper", tmpl_filter_upper, 0, false, {NULL}},    {.name = NULL},
 };

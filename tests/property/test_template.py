@@ -341,6 +341,13 @@ SNIPPETS = r"""
 {{ {[1]: 2} }}
 {{ '  a '.strip() }}|{{ '  a '.lstrip() }}|{{ '  a '.rstrip() }}|{{ 'xay'.strip('xy') }}|{{ 'abc'.startswith('ab') }}|{{ 'abc'.endswith('bc') }}|{{ 'abc'.startswith(('x', 'a')) }}|{{ 'a,b,,c'.split(',') }}|{{ ' a  b '.split() }}|{{ 'a,b,c'.split(',', 1) }}|{{ ' a b  c '.split(none, 1) }}|{{ 'abc'.split('abc') }}|{{ ''.split(',') }}|{{ ''.split() }}|{{ 'a--b'.split('--')[-1] }}|{{ 'a b c'.split(maxsplit=1) }}|{{ 'aXbXc'.split(sep='X')|length }}|{{ 'a,b'.split(',', 0) }}|{{ '\n<think>x</think>\n'.split('</think>')[-1].lstrip('\n') }}|{{ 'éaé'.strip('é') }}|{{ 'abc'.strip(none) }}|{{ 'abc'.startswith('') }}
 {{ 'abc'.split('') }}
+{{ 'abcabc'.replace('b', 'X') }}|{{ 'abcabc'.replace('b', '', 1) }}|{{ 'abc'.replace('', '-') }}|{{ 'abc'.replace('', '-', 2) }}|{{ 'aé'.replace('é', 'ee').lower() }}|{{ 'aÉß'.lower() }}|{{ 'aéß'.upper() }}|{{ 'aaa'.replace('aa', 'b', -1) }}|{{ 'x'.replace('x', 'y', 0) }}
+{{ 'abc'.replace('b') }}
+{{ 'abc'.replace(1, 'b') }}
+{{ 'abc'.replace('b', none) }}
+{{ 'abc'.replace('b', 'c', none) }}
+{{ 'abc'.replace(old='b', new='c') }}
+{{ 'abc'.lower(1) }}
 {{ 'abc'.startswith(1) }}
 {{ 'abc'.nope() }}
 {{ 'abc'.strip(1) }}
