@@ -157,7 +157,7 @@ static enum iso_err read_vocab(struct reader *r, json_t *vocab, bool byte_fallba
 // place. The digits in the file are taken to be the fewest that name the number.
 static double score_of(const json_t *value)
 {
-    double exact = json_number_value(value), power = 1;
+    double exact = json_number_value(value);
     char text[SCORE_TEXT_BYTES];
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*e", digits - 1, exact);
@@ -178,9 +178,8 @@ static double score_of(const json_t *value)
     }
     if (!end || exponent > 0 || exponent < -300)
         return exact;
-    for (; exponent < 0; exponent++)
-        power *= 10; // exact up to 10^22
-    double read = (double)whole / power;
+    snprintf(text, sizeof text, "1e%ld", -exponent);
+    double read = (double)whole / strtod(text, NULL);
     return exact < 0 ? -read : read;
 }
 
