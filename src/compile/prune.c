@@ -4,6 +4,7 @@
 // where a head lies in two blocks of the calibration, its halves.
 #include "compile/prune.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,13 @@ static enum iso_err choose(void *context, uint32_t layer, const uint8_t *buffer,
     const double *worth = (const double *)buffer;
     uint32_t *which = r->which + (uint64_t)layer * r->kept, n = 0;
     double total = 0;
-    (void)reterr;
+    // A NaN would be neither better nor worse than another.
+    for (uint32_t i = 0; i < r->kv_heads; i++)
+        if (!(worth[i] >= -DBL_MAX && worth[i] <= DBL_MAX))
+            return iso_fail(reterr, ISO_E_NONFINITE, 0, "prune-heads",
+                            "what KV head %" PRIu32 " of layer %" PRIu32
+                            " adds is not finite: its weights changed, or overflow",
+                            i, layer);
     for (uint32_t i = 0; i < r->kv_heads; i++) {
         uint32_t better = 0;
         for (uint32_t j = 0; j < r->kv_heads; j++)
