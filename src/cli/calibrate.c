@@ -47,8 +47,7 @@ static enum iso_err open_sums(const struct plan *p, struct sums *s, struct calib
         uint32_t cols = p->ops[i].in[0].cols;
         if (cols % TOGETHER)
             return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, "calibrate",
-                            "a matrix has %u inputs, no multiple of %d as own quantization needs", cols,
-                            TOGETHER);
+                            "a matrix has %u inputs, no multiple of %d as calibrating needs", cols, TOGETHER);
         float *products = calloc((size_t)cols * FIT_BLOCK, sizeof *products);
         s->products[ret->n] = products;
         s->rows[ret->n++] = (struct calibration_row){.cols = cols, .products = products};

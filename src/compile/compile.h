@@ -27,7 +27,7 @@ struct compile_options {
     enum quant quant_head;
     uint32_t threads; // that pack; 0: one for each CPU the process may use. No result depends on it
     const struct calibration *calibration; // NULL: none
-    const struct pruning *pruning;         // NULL: none
+    const struct pruning *pruning;         // NULL: none; must outlive the program, unchanged
     const char *lora;                      // folder of an adapter that is merged into the weights; NULL: none
 };
 
@@ -51,8 +51,8 @@ struct pruning {
 };
 
 // How many go: `share` of each layer's, to the nearest whole number, but one stays; for the time being the last ones.
-// ISO_E_USAGE where that is none,
-// ISO_E_UNSUPPORTED where a layer has but one. Errors start with the path. Release it with pruning_close.
+// ISO_E_USAGE where that is none, ISO_E_UNSUPPORTED where a layer has but one. Errors of both functions start with the path.
+// Release it with pruning_close.
 enum iso_err pruning_open(const char *model_path, float share, struct pruning *ret,
                           struct iso_errinfo *reterr) ISO_MUST_USE;
 // Called with work done so far and in all; may be NULL.

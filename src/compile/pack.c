@@ -54,9 +54,8 @@ static uint64_t source_row(const struct ir_part *part, uint32_t rows, uint32_t i
     return (uint64_t)head * head_dim + (j < half ? 2 * j : 2 * (j - half) + 1);
 }
 
-// Reads whole blocks and checks that they are finite. Errors start with the model file's path.
-static enum iso_err read_blocks(const struct program *p, const struct model_tensor *t, uint64_t at,
-                                uint8_t *dst, uint64_t n, struct iso_errinfo *reterr)
+enum iso_err pack_read_blocks(const struct program *p, const struct model_tensor *t, uint64_t at,
+                              uint8_t *dst, uint64_t n, struct iso_errinfo *reterr)
 {
     const struct ggml_type_info *info = ggml_type_info(t->type);
     enum iso_err err = model_read(&p->model, t, at, dst, n, reterr);
@@ -106,15 +105,14 @@ static enum iso_err read_panel_rows(const struct program *p, uint32_t id, uint32
     uint32_t last = (uint32_t)num_min(first + PANEL_LANES, p->tensors[id].rows), run;
     memset(rows, 0, PANEL_LANES * bytes);
     for (uint32_t row = first; row < last; row += run) {
-        const struct ggml_type_info *info;
         uint64_t from;
         const struct ir_part *part = part_of_row(p, id, row, &from, &run);
+        const struct ggml_type_info *info = ggml_type_info(part->source->type);
         run = (uint32_t)num_min(last - row, run);
         uint8_t *to = rows + (row - first) * bytes;
-        enum iso_err err = read_blocks(p, part->source, from * bytes, to, run * bytes, reterr);
+        enum iso_err err = pack_read_blocks(p, part->source, from * bytes, to, run * bytes, reterr);
         if (err)
             return err;
-        info = ggml_type_info(part->source->type);
         for (uint32_t i = 0; i < run; i++)
             keep_inputs(part, info->block_elements, info->block_bytes, to + i * bytes);
     }
@@ -261,7 +259,7 @@ static enum iso_err read_weight_row(const struct program *p, uint32_t id, uint32
     const struct ir_part *part = part_of_row(p, id, row, &from, &run);
     const struct model_tensor *source = part->source;
     uint64_t bytes = row_bytes(source);
-    enum iso_err err = read_blocks(p, source, from * bytes, s->source, bytes, reterr);
+    enum iso_err err = pack_read_blocks(p, source, from * bytes, s->source, bytes, reterr);
     if (err)
         return err;
     block_values(source->type, s->source, source->dims[0], s->row);
@@ -394,7 +392,7 @@ static enum iso_err read_floats(const struct program *p, const struct model_tens
                                 uint32_t n, float *ret, struct iso_errinfo *reterr)
 {
     uint64_t bytes = (uint64_t)n * ggml_type_info(t->type)->block_bytes;
-    enum iso_err err = read_blocks(p, t, 0, scratch, bytes, reterr);
+    enum iso_err err = pack_read_blocks(p, t, 0, scratch, bytes, reterr);
     if (!err)
         block_values(t->type, scratch, n, ret);
     return err;

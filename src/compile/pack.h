@@ -18,6 +18,11 @@ struct pack_fit {
     const float *feedback;   // [cols][FIT_BLOCK] or NULL
 };
 
+// Reads n bytes, whole blocks, of a tensor from byte `at` on and checks that their values are finite. Errors start with the
+// model file's path; ISO_E_NONFINITE names the tensor and the block.
+enum iso_err pack_read_blocks(const struct program *p, const struct model_tensor *t, uint64_t at,
+                              uint8_t *dst, uint64_t n, struct iso_errinfo *reterr) ISO_MUST_USE;
+
 // Whether the plan has the matrix in a type other than the files'.
 bool pack_is_fitted(const struct program *p, uint32_t id);
 

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/num.h"
 #include "compile/block.h"
+#include "compile/pack.h"
 #include "compile/workers.h"
 
 // Options of the program that a calibration is about.
@@ -98,7 +99,7 @@ static enum iso_err score_layer(void *context, uint32_t layer, uint8_t *buffer, 
     uint8_t *raw = (uint8_t *)(row + cols);
     memset(worth, 0, s->pruning->kv_heads * sizeof *worth);
     for (uint64_t n = 0; n < t->dims[1]; n++) {
-        enum iso_err err = model_read(&p->model, t, n * bytes, raw, bytes, reterr);
+        enum iso_err err = pack_read_blocks(p, t, n * bytes, raw, bytes, reterr);
         if (err)
             return err;
         block_values(t->type, raw, cols, row);
@@ -119,9 +120,8 @@ static enum iso_err choose(void *context, uint32_t layer, const uint8_t *buffer,
     for (uint32_t i = 0; i < r->kv_heads; i++)
         if (!(worth[i] >= -DBL_MAX && worth[i] <= DBL_MAX))
             return iso_fail(reterr, ISO_E_NONFINITE, 0, "prune-heads",
-                            "what KV head %" PRIu32 " of layer %" PRIu32
-                            " adds is not finite: its weights changed, or overflow",
-                            i, layer);
+                            "%s: what KV head %" PRIu32 " of layer %" PRIu32 " adds overflows",
+                            s->p->model.path, i, layer);
     for (uint32_t i = 0; i < r->kv_heads; i++) {
         uint32_t better = 0;
         for (uint32_t j = 0; j < r->kv_heads; j++)
@@ -141,6 +141,8 @@ static enum iso_err choose(void *context, uint32_t layer, const uint8_t *buffer,
 static void find_outputs(const struct program *p, uint32_t *ret)
 {
     uint32_t attention = PLAN_NONE, layer = 0;
+    for (uint32_t i = 0; i < p->header.model.layers; i++)
+        ret[i] = PLAN_NONE;
     for (uint32_t i = 0; i < p->header.n_ops; i++) {
         const struct plan_op *op = &p->ops[i];
         if (op->code == PLAN_OP_ATTENTION) {
@@ -150,6 +152,8 @@ static void find_outputs(const struct program *p, uint32_t *ret)
             ret[layer] = op->in[1].tensor;
         }
     }
+    for (uint32_t i = 0; i < p->header.model.layers; i++)
+        ASSERT(ret[i] != PLAN_NONE && p->products_of[ret[i]]); // every layer has attention
 }
 
 enum iso_err pruning_choose(struct pruning *r, const char *model_path, const struct calibration *calibration,
@@ -166,10 +170,12 @@ enum iso_err pruning_choose(struct pruning *r, const char *model_path, const str
     uint64_t cols = (uint64_t)p.header.model.heads * p.header.model.head_dim;
     uint64_t bytes = r->kv_heads * sizeof(double) + cols * 2 * sizeof(float);
     if (p.header.model.layers != r->layers || p.header.model.kv_heads != r->kv_heads)
-        err = iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "changed while it was calibrated");
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "%s: the model changed while it was calibrated",
+                       model_path);
     s.out = arena_array(&p.arena, r->layers, sizeof *s.out);
     if (!err && !s.out)
-        err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the program is too large for the compiler's memory");
+        err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "%s: the program is too large for the compiler's memory",
+                       model_path);
     if (!err)
         err = workers_open(workers_usable(), bytes, &workers, reterr);
     if (!err) {
@@ -178,7 +184,7 @@ enum iso_err pruning_choose(struct pruning *r, const char *model_path, const str
     }
     workers_close(workers);
     program_close(&p);
-    return err ? iso_fail_prefix(reterr, model_path) : ISO_OK;
+    return err;
 }
 
 // The matmul that writes, or reads, a value.

@@ -159,11 +159,16 @@ static double score_of(const json_t *value)
 {
     double exact = json_number_value(value);
     char text[SCORE_TEXT_BYTES];
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*e", digits - 1, exact);
+    int digits = 17; // they name every number
+    for (int low = 1; low < digits;) {
+        int fewer = (low + digits) / 2;
+        snprintf(text, sizeof text, "%.*e", fewer - 1, exact);
         if (strtod(text, NULL) == exact)
-            break;
+            digits = fewer;
+        else
+            low = fewer + 1;
     }
+    snprintf(text, sizeof text, "%.*e", digits - 1, exact);
     // "-d.ddde-NN"
     const char *end = strchr(text, 'e');
     long exponent = end ? strtol(end + 1, NULL, 10) : 0;

@@ -64,7 +64,7 @@ static_assert(offsetof(struct tok_blob_header, roles) == 40, "file layout");
 static_assert(offsetof(struct tok_blob_header, byte_ids) == 64, "file layout");
 
 // The merge of rank r is element r: tokens left, right become merged, whose bytes are theirs in order. Of a unigram
-// vocabulary element r is the edge to node r + 1 of the tree of all keys' bytes, from node `left`, 0 being the root, by the
+// vocabulary element r is the edge to node r + 1 of the tree of all normal tokens' bytes, from node `left`, 0 being the root, by the
 // byte `right`; `merged` is the key that ends there, or TOK_NONE.
 struct tok_merge {
     uint32_t left, right, merged;

@@ -209,12 +209,20 @@ static enum iso_err count(const struct tok_source *src, struct tok_blob_header *
     return ISO_OK;
 }
 
-// Puts a value into a table with a free slot, at the first one from `hash` on.
-static void slot_put(uint32_t *slots, uint32_t mask, uint32_t hash, uint32_t value)
+// Puts a value into a table with a free slot, at the first one from `hash` on. Where that is farther than a probe may go,
+// the block would be refused, and building it would take the square of the entries' number. What was looked for in vain
+// before is put next, so that bounds lookups too.
+static enum iso_err slot_put(const struct builder *b, uint32_t *slots, uint32_t mask, uint32_t hash,
+                             uint32_t value)
 {
+    uint32_t end = hash + TOK_PROBE_MAX;
     while (slots[hash & mask] != TOK_NONE)
-        hash++;
+        if (hash++ == end)
+            return iso_fail(b->reterr, ISO_E_FORMAT, 0, "tokens",
+                            "more than %d of the vocabulary's texts or merges have colliding hashes",
+                            TOK_PROBE_MAX);
     slots[hash & mask] = value;
+    return ISO_OK;
 }
 
 static enum iso_err write_tokens(struct builder *b)
@@ -253,7 +261,9 @@ static enum iso_err write_keys(struct builder *b, uint32_t type)
                             STRV_ARG(b->src->tokens[id]));
         if (other != TOK_NONE)
             continue;
-        slot_put(b->token_slots, b->view.token_mask, tok_key_hash(bytes), id);
+        enum iso_err err = slot_put(b, b->token_slots, b->view.token_mask, tok_key_hash(bytes), id);
+        if (err)
+            return err;
         if (bytes.len == 1 && !is_marked(b->src))
             b->header->byte_ids[(uint8_t)bytes.ptr[0]] = id;
     }
@@ -354,7 +364,10 @@ static enum iso_err write_merges(struct builder *b)
                             ")",
                             other, rank, m.left, m.right);
         b->merges[rank] = m;
-        slot_put(b->merge_slots, b->view.merge_mask, tok_pair_hash(m.left, m.right), rank);
+        enum iso_err err =
+            slot_put(b, b->merge_slots, b->view.merge_mask, tok_pair_hash(m.left, m.right), rank);
+        if (err)
+            return err;
     }
     return ISO_OK;
 }
@@ -487,13 +500,12 @@ static enum iso_err check_unigram(const struct tok_source *src, const struct tok
     return ISO_OK;
 }
 
-// The keys in the order of their bytes.
+// The normal tokens in the order of their bytes. User-defined ones are cut out of text before.
 static enum iso_err sort_keys(const struct tok_view *v, struct buf *out, struct iso_errinfo *reterr)
 {
     for (uint32_t id = 0; id < v->header->n_tokens; id++) {
         struct strv bytes = tok_bytes(v, id);
-        bool key = tok_type_is_key(tok_type(v, id)) && bytes.len > 0 && tok_key_find(v, bytes) == id;
-        if (key && buf_append(out, &id, sizeof id))
+        if (tok_type(v, id) == TOK_TYPE_NORMAL && bytes.len > 0 && buf_append(out, &id, sizeof id))
             return iso_fail(reterr, ISO_E_NOMEM, 0, "tokens", "the system refused memory for the vocabulary");
     }
     if (out->len > 0)
@@ -502,7 +514,7 @@ static enum iso_err sort_keys(const struct tok_view *v, struct buf *out, struct 
     return ISO_OK;
 }
 
-// The edges of the tree of all keys' bytes, into *out as struct ranked: of each key those past what it shares with the key
+// The edges of the tree of their bytes, into *out as struct ranked: of each key those past what it shares with the key
 // before it.
 static enum iso_err make_edges(const struct tok_view *v, const struct buf *keys, struct buf *out,
                                struct iso_errinfo *reterr)
@@ -520,9 +532,12 @@ static enum iso_err make_edges(const struct tok_view *v, const struct buf *keys,
             struct ranked edge = {
                 .merge = {.left = path[at], .right = (uint8_t)bytes.ptr[at], .merged = TOK_NONE}};
             edge.merge.merged = last ? ids[i] : TOK_NONE;
-            if (n_edges == TOK_EDGES_MAX || buf_append(out, &edge, sizeof edge))
+            if (n_edges == TOK_EDGES_MAX)
                 return iso_fail(reterr, ISO_E_LIMIT, 0, "tokens",
                                 "the vocabulary's texts branch more than %u times", TOK_EDGES_MAX);
+            if (buf_append(out, &edge, sizeof edge))
+                return iso_fail(reterr, ISO_E_NOMEM, 0, "tokens",
+                                "the system refused memory for the vocabulary");
             path[at + 1] = ++n_edges;
         }
         before = bytes;

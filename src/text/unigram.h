@@ -1,6 +1,7 @@
 // SentencePiece's unigram model: of all ways to cut a piece of text into tokens the one whose scores have the greatest sum.
 //
-// Equal to Hugging Face `tokenizers`, whose Unigram this follows: scores and sums are f64; a character that no token
+// Equal to Hugging Face `tokenizers`, whose Unigram this follows, but for the names of byte and control tokens, which
+// it finds in plain text ("<0x41>" becomes the byte's token) and which are ordinary text here: scores and sums are f64; a character that no token
 // stands for alone may be the unknown token, for a score 10 below the vocabulary's least; of two cuts with equal sums the
 // one that is found first stays, where places are visited in ascending order and from each the shorter token first. Unknown
 // characters beside each other are one; they become their bytes' tokens where the vocabulary has all of them.

@@ -9,7 +9,7 @@ import random
 import pytest
 from tokenizers import Tokenizer
 
-from test_tokenizer import PLAIN, SEED, SPECIAL, decode, encode, make_lines
+from test_tokenizer import PLAIN, SEED, SPECIAL, compare_with, decode, encode, make_lines
 
 FOLDER = pathlib.Path(os.environ.get("ISO_TOKENIZERS", pathlib.Path.home() / ".cache/isochron/tokenizers"))
 MODELS = sorted(p.parent for p in FOLDER.glob("*/tokenizer.json"))
@@ -34,12 +34,7 @@ def lines_for(path, seed, n):
 def test_same_ids_as_hugging_face(path):
     hf = Tokenizer.from_file(str(path / "tokenizer.json"))
     for mode, n in ((SPECIAL, LINES), (PLAIN, LINES // 5)):
-        hf.encode_special_tokens = mode == PLAIN
-        lines = lines_for(path, SEED + 800 + mode, n)
-        got = encode(path, [line.encode() for line in lines], mode)
-        want = [e.ids for e in hf.encode_batch(lines, add_special_tokens=False)]
-        for line, (ids, _), expected in zip(lines, got, want):
-            assert ids == expected, f"mode {mode}: {line!r} gives {ids}, Hugging Face {expected}"
+        compare_with(hf, path, lines_for(path, SEED + 800 + mode, n), mode)
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.name)

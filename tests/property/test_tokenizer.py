@@ -301,13 +301,17 @@ def tmp(tmp_path_factory):
     return str(tmp_path_factory.mktemp("vocabulary"))
 
 
-def compare(pre, lines, path, mode):
-    hf = reference(pre)
+def compare_with(hf, path, lines, mode):
+    """The vocabulary at `path` gives the same ids as the Hugging Face tokenizer."""
     hf.encode_special_tokens = mode == PLAIN
     got = encode(path, [line.encode() for line in lines], mode)
     want = [e.ids for e in hf.encode_batch(lines, add_special_tokens=False)]
     for line, (ids, _), expected in zip(lines, got, want):
-        assert ids == expected, f"seed {SEED}, {pre}, mode {mode}: {line!r} gives {ids}, Hugging Face {expected}"
+        assert ids == expected, f"seed {SEED}, {path}, mode {mode}: {line!r} gives {ids}, Hugging Face {expected}"
+
+
+def compare(pre, lines, path, mode):
+    compare_with(reference(pre), path, lines, mode)
 
 
 @pytest.mark.parametrize("mode", [SPECIAL, PLAIN])

@@ -13,12 +13,12 @@ import random
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from test_tokenizer import HOSTILE, PLAIN, SEED, SPECIAL, TIME_FACTOR, decode, encode, make_lines
+from test_tokenizer import HOSTILE, PLAIN, SEED, SPECIAL, TIME_FACTOR, compare_with, decode, encode, make_lines
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 MARK = "\u2581"
 CONTROL = ["<unk>", "<s>", "</s>"]
-ADDED = ["<tool>", "  \n"]
+ADDED = ["<tool>", "  \n", " zq"]  # the last is what a space in front makes of "zq"
 FORMS = {
     "whole": ({"type": "Metaspace", "replacement": MARK, "prepend_scheme": "always", "split": False}, None),
     "first": ({"type": "Metaspace", "replacement": MARK, "prepend_scheme": "first", "split": False}, None),
@@ -74,18 +74,13 @@ def tmp(tmp_path_factory):
 
 def lines_for(seed, n):
     r = random.Random(seed)
-    lines = [normal(line) for line in make_lines(seed, n)]
+    lines = ["zq", "zqzq", "a zq zq"] + [normal(line) for line in make_lines(seed, n)]
     names = [*ADDED, "<s>", "</s>", "<unk>"]
     return lines + [r.choice(names) + line + r.choice(["", " "]) + r.choice(names) for line in lines[: n // 10]]
 
 
-def compare(path, lines, mode=SPECIAL):
-    hf = Tokenizer.from_file(str(path / "tokenizer.json"))
-    hf.encode_special_tokens = mode == PLAIN
-    got = encode(path, [line.encode() for line in lines], mode)
-    want = [e.ids for e in hf.encode_batch(lines, add_special_tokens=False)]
-    for line, (ids, _), expected in zip(lines, got, want):
-        assert ids == expected, f"{path}: {line!r} gives {ids}, Hugging Face {expected}"
+def compare(path, lines):
+    compare_with(Tokenizer.from_file(str(path / "tokenizer.json")), path, lines, SPECIAL)
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])
@@ -105,6 +100,12 @@ def test_plain_text_names_no_control_token(tmp):
     for text in (b"a<s>b", b"</s>", b"<unk>"):
         ((ids, _),) = encode(path, [text], PLAIN)
         assert not set(ids) & {0, 1, 2} and decode(path, [ids]) == [b" " + text]
+
+
+def test_text_names_no_byte_token(tmp):
+    path = folder(tmp, "plain", True)
+    ((ids, _),) = encode(path, [b"<0x41>"])
+    assert len(ids) > 1 and decode(path, [ids]) == [b"<0x41>"]
 
 
 def test_round_trip(tmp):

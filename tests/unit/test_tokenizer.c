@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -354,6 +355,35 @@ static void test_unigram_build_refuses(void **state)
     }
 }
 
+// More texts with hashes near each other than a probe may pass.
+static void test_build_refuses_colliding_hashes(void **state)
+{
+    (void)state;
+    enum { N = TOK_PROBE_MAX + 300, SLOTS = 2048 };
+    static char texts[N][8];
+    static struct strv tokens[N];
+    static int32_t types[N];
+    uint32_t n = 0;
+    for (uint32_t i = 0; n < N; i++) {
+        char text[8];
+        int length = snprintf(text, sizeof text, "%06x", i);
+        if (tok_key_hash((struct strv){text, (size_t)length}) % SLOTS >= 8)
+            continue;
+        memcpy(texts[n], text, sizeof text);
+        tokens[n] = (struct strv){texts[n], (size_t)length};
+        types[n++] = TOK_TYPE_NORMAL;
+    }
+    struct tok_source src = {.pre = STRV_LIT("gpt-2"), .n_tokens = N, .tokens = tokens, .types = types};
+    for (int i = 0; i < TOK_ROLE_COUNT; i++)
+        src.roles[i] = TOK_NONE;
+    struct buf out;
+    struct iso_errinfo err = {0};
+    buf_init(&out, BLOB_MAX);
+    assert_int_equal(tok_build(&src, &out, &err), ISO_E_FORMAT);
+    assert_non_null(strstr(err.text, "have colliding hashes"));
+    buf_deinit(&out);
+}
+
 static void test_build_refuses(void **state)
 {
     (void)state;
@@ -536,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_limits_of_text_and_ids),
         cmocka_unit_test(test_runtime_bytes_is_what_is_mapped),
         cmocka_unit_test(test_build_refuses),
+        cmocka_unit_test(test_build_refuses_colliding_hashes),
         cmocka_unit_test(test_unigram_build_refuses),
         cmocka_unit_test(test_unigram_takes_the_best_sum),
         cmocka_unit_test(test_build_is_deterministic_and_bounded),
