@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +135,27 @@ static bool history_path(char *path, size_t size)
     return file_make_folders(folder, NULL) == ISO_OK;
 }
 
+// One byte of the terminal, or none at its end or after a Ctrl-C. SIGINT is let in only while poll waits, so that
+// none comes unseen between a look at `interrupted` and a read that would not end.
+static bool read_byte(int fd, char *ret)
+{
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    sigset_t interrupt, before;
+    ssize_t n = -1;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    do {
+        int ready = interrupted ? 0 : ppoll(&input, 1, NULL, &before);
+        if (interrupted)
+            n = 0;
+        else if (ready > 0)
+            n = read(fd, ret, 1);
+    } while (n < 0 && errno == EINTR);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return n == 1;
+}
+
 // One character of the terminal for readline, which calls it EOF where Ctrl-C came too.
 static int read_character(FILE *in)
 {
@@ -140,10 +163,7 @@ static int read_character(FILE *in)
     for (;;) {
         char byte;
         wchar_t c;
-        ssize_t n = interrupted ? 0 : read(fileno(in), &byte, 1);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
+        if (!read_byte(fileno(in), &byte))
             return EOF;
         size_t used = mbrtowc(&c, &byte, 1, &state);
         // A Ctrl-D typed while an answer streams comes as a zero; in the line it would only be in the way.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -170,9 +171,13 @@ static enum iso_err start_worker(struct team *team, uint32_t thread, const struc
     struct worker_start start = {.team = team, .thread = thread};
     pthread_attr_t attributes;
     cpu_set_t set;
+    sigset_t all;
+    sigfillset(&all);                            // signals are for the caller, whose waiting they end
     int failed = pthread_attr_init(&attributes); // which allocates nothing in glibc; scheduling is inherited
     if (!failed)
         failed = pthread_attr_setstacksize(&attributes, TEAM_STACK_BYTES);
+    if (!failed)
+        failed = pthread_attr_setsigmask_np(&attributes, &all);
     if (!failed && config->cpus)
         failed = set_cpu(&set, config->cpus[thread])
                      ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set)

@@ -46,7 +46,7 @@ struct team_config {
 };
 
 // Starts threads - 1 threads. *team must stay where it is. The caller gets its CPUs and scheduling back in
-// team_close, which it must call itself. ISO_E_NOMEM; ISO_E_USAGE where a CPU does not exist; for fifo
+// team_close, which it must call itself. Signals go to the caller, never to the threads. ISO_E_NOMEM; ISO_E_USAGE where a CPU does not exist; for fifo
 // ISO_E_UNSUPPORTED where the host permits it not, or only for a part of each second.
 enum iso_err team_open(struct team *team, const struct team_config *config,
                        struct iso_errinfo *reterr) ISO_MUST_USE;

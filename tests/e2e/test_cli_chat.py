@@ -292,6 +292,15 @@ def test_ctrl_d_during_an_answer_is_not_in_the_way(endless_plan, state):
         assert t.end(CTRL_D) == OK
 
 
+def test_every_ctrl_c_at_the_prompt_is_seen(plan, state):
+    """Also one that comes with a letter, just before the program waits for the next."""
+    with Terminal("chat", plan, "-n", 2, env=state) as t:
+        ready(t)
+        for _ in range(500):
+            ready(t, t.type(b"x" + CTRL_C))
+        assert t.end(CTRL_D) == OK
+
+
 def test_ctrl_c_stops_a_prompt_that_is_being_read(endless_plan, state):
     """Before its first token: the answer is empty, the turn is kept."""
     line = b"hello " * 300 + b"!"

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -345,6 +346,26 @@ static void test_parts(void **state)
     }
 }
 
+static void note_interrupt(void *context, uint32_t thread)
+{
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    ((int *)context)[thread] = sigismember(&blocked, SIGINT);
+}
+
+// A worker that took a signal would leave the caller in the wait that the signal should end.
+static void test_signals_go_to_the_caller(void **state)
+{
+    (void)state;
+    struct team team;
+    int blocked[THREADS];
+    assert_int_equal(open_plain(&team, THREADS), ISO_OK);
+    team_run(&team, note_interrupt, blocked);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(blocked[i], i > 0);
+    team_close(&team);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -354,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_start_fails),
         cmocka_unit_test(test_cpu_does_not_exist),
         cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_signals_go_to_the_caller),
         cmocka_unit_test(test_fifo_is_refused),
         cmocka_unit_test(test_fifo_is_taken),
         cmocka_unit_test(test_denormals_are_kept),
