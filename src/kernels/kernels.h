@@ -99,7 +99,7 @@ struct embed_args {
     float scale; // of the row
 };
 
-#define FIT_BLOCK 512 // inputs whose errors are weighed against each other
+#define FIT_BLOCK 1024 // inputs whose errors are weighed against each other
 
 // Weights of one panel to codes of a type that has no sub-scales and no minimum: Q8_0, W6, Q4_0, IQ4_NL.
 struct fit_args {

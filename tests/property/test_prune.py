@@ -54,7 +54,7 @@ def cut(source, target, kept, heads, kv_heads):
     gguf_io.write(target, meta, tensors)
 
 
-FIT_BLOCK = 512
+FIT_BLOCK = 1024
 
 
 def worths(path, ids, window=512):
@@ -112,9 +112,9 @@ def test_the_plan_is_that_of_the_cut_model(tmp_path, arch, type_name, options):
     assert (model["heads"], model["kv_heads"], model["head_dim"]) == (4, 2, HEAD_DIM)
 
 
-@pytest.mark.parametrize("arch,head_dim", [("llama", 32), ("gemma3", 32), ("qwen2", 96)])
-def test_what_goes_is_what_matters_least(tmp_path, arch, head_dim):
-    tiny(tmp_path / "m.gguf", arch=arch, hidden=96, heads=8, kv_heads=4, layers=4, head_dim=head_dim)
+@pytest.mark.parametrize("arch,heads,head_dim", [("llama", 8, 32), ("gemma3", 8, 32), ("qwen2", 16, 96)])
+def test_what_goes_is_what_matters_least(tmp_path, arch, heads, head_dim):
+    tiny(tmp_path / "m.gguf", arch=arch, hidden=96, heads=heads, kv_heads=4, layers=4, head_dim=head_dim)
     write_text(tmp_path / "text.txt", 300)
     packed.compiled(tmp_path / "m.gguf", tmp_path / "m.plan")
     ids = subprocess.run([CLI.parent / "tests/tools/tool_ids", tmp_path / "m.plan", tmp_path / "text.txt"],
