@@ -31,11 +31,21 @@ void sampler_init(struct sampler *s, const struct kernels *kernels, uint32_t voc
     s->spare = (uint64_t *)(memory + 3 * narrow + wide);
 }
 
-bool sampling_is_valid(const struct sampling *p)
+static bool in_range(float x, float least, float most)
 {
-    bool warm = p->temperature >= SAMPLING_TEMPERATURE_MIN && p->temperature <= 100;
-    return (warm || p->temperature == 0) && p->top_p > 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1 &&
-           p->repeat_penalty >= 0.01f && p->repeat_penalty <= 100;
+    return x >= least && x <= most; // a NaN is not
+}
+
+bool sampling_is_valid(const struct sampling *p, uint32_t vocab)
+{
+    if (p->n_bias > SAMPLING_BIAS_MAX)
+        return false;
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i].id >= vocab || !in_range(p->bias[i].bias, -100, 100))
+            return false;
+    return (p->temperature == 0 || in_range(p->temperature, SAMPLING_TEMPERATURE_MIN, 100)) && p->top_p > 0 &&
+           p->top_p <= 1 && in_range(p->min_p, 0, 1) && in_range(p->repeat_penalty, 0.01f, 100) &&
+           in_range(p->presence_penalty, -2, 2) && in_range(p->frequency_penalty, -2, 2);
 }
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
@@ -63,21 +73,42 @@ static double random_unit(const struct sampling *p, uint32_t position)
     return (double)bits * 0x1p-53;
 }
 
-static void penalize(struct sampler *s, const struct sampling *p, const uint32_t *history, uint32_t n_history)
+// Once for each token that occurs.
+static void penalize_repetition(struct sampler *s, float penalty, const struct sampling_history *h)
 {
-    if (p->repeat_penalty == 1)
+    if (penalty == 1)
         return;
     if (++s->call == 0) { // the counter came round: what `seen` says is stale
         memset(s->seen, 0, s->vocab * sizeof *s->seen);
         s->call = 1;
     }
-    for (uint32_t i = 0; i < n_history; i++) {
-        uint32_t id = history[i];
+    for (uint32_t i = 0; i < h->n; i++) {
+        uint32_t id = h->tokens[i];
         if (s->seen[id] == s->call)
             continue;
         s->seen[id] = s->call;
         float logit = s->logits[id];
-        s->logits[id] = logit > 0 ? logit / p->repeat_penalty : logit * p->repeat_penalty;
+        s->logits[id] = logit > 0 ? logit / penalty : logit * penalty;
+    }
+}
+
+// Once for each token of the answer, by how often it has it.
+static void penalize_answer(struct sampler *s, const struct sampling *p, const struct sampling_history *h)
+{
+    if (p->presence_penalty == 0 && p->frequency_penalty == 0)
+        return;
+    uint64_t *count = s->keys; // free before they are sorted
+    for (uint32_t i = h->n_prompt; i < h->n; i++)
+        count[h->tokens[i]] = 0;
+    for (uint32_t i = h->n_prompt; i < h->n; i++)
+        count[h->tokens[i]]++;
+    for (uint32_t i = h->n_prompt; i < h->n; i++) {
+        uint32_t id = h->tokens[i];
+        if (count[id] == 0)
+            continue;
+        s->logits[id] = s->logits[id] - (float)count[id] * p->frequency_penalty;
+        s->logits[id] = s->logits[id] - p->presence_penalty;
+        count[id] = 0;
     }
 }
 
@@ -142,14 +173,17 @@ static uint32_t draw(const struct sampler *s, const struct sampling *p, uint32_t
     return (uint32_t)s->spare[n - 1];
 }
 
-bool sampler_draw(struct sampler *s, const float *logits, const struct sampling *p, const uint32_t *history,
-                  uint32_t n_history, uint32_t position, uint32_t *ret_id)
+bool sampler_draw(struct sampler *s, const float *logits, const struct sampling *p,
+                  const struct sampling_history *history, uint32_t position, uint32_t *ret_id)
 {
     float max;
     if (!s->kernels->vocab_max(logits, s->vocab, &max))
         return false;
     memcpy(s->logits, logits, s->vocab * sizeof *s->logits);
-    penalize(s, p, history, n_history);
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        s->logits[p->bias[i].id] += p->bias[i].bias;
+    penalize_repetition(s, p->repeat_penalty, history);
+    penalize_answer(s, p, history);
     if (p->temperature > 0)
         for (uint32_t i = 0; i < s->vocab; i++)
             s->logits[i] = s->logits[i] / p->temperature;

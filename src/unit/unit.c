@@ -45,12 +45,14 @@ static void carve_tables(struct carver *c, const struct plan_header *h, struct u
     u->batch.wanted = carve(c, l->slots, sizeof *u->batch.wanted);
     u->meets = carve(c, h->n_ops, sizeof *u->meets);
     uint32_t *tokens = carve(c, (uint64_t)l->slots * l->max_seq_len, sizeof *tokens);
+    struct logit_bias *bias = carve(c, (uint64_t)l->slots * SAMPLING_BIAS_MAX, sizeof *bias);
     uint32_t *block_numbers = carve(c, l->slots * slot_blocks, sizeof *block_numbers);
     uint8_t *sampler = carve(c, 1, sampler_bytes(h->model.vocab));
     if (!c->base)
         return;
     for (uint32_t i = 0; i < l->slots; i++) {
         u->slots[i].tokens = tokens + (uint64_t)i * l->max_seq_len;
+        u->slots[i].bias = bias + (uint64_t)i * SAMPLING_BIAS_MAX;
         u->slots[i].kv.blocks = block_numbers + i * slot_blocks;
     }
     sampler_init(&u->sampler, u->kernels, h->model.vocab, sampler);
@@ -174,11 +176,13 @@ static enum iso_err check_request(const struct unit *u, const struct unit_reques
             return iso_fail(reterr, ISO_E_USAGE, i, "prompt",
                             "token %" PRIu32 " at position %" PRIu32 " is outside the vocabulary of %" PRIu32,
                             r->prompt[i], i, h->model.vocab);
-    if (!sampling_is_valid(&r->sampling))
-        return iso_fail(reterr, ISO_E_USAGE, 0, "sampling",
-                        "a sampling parameter is out of range: temperature 0 or 0.001 to 100, top-p above 0 "
-                        "to 1, min-p 0 to 1, "
-                        "repeat-penalty 0.01 to 100");
+    if (!sampling_is_valid(&r->sampling, h->model.vocab))
+        return iso_fail(
+            reterr, ISO_E_USAGE, 0, "sampling",
+            "a sampling parameter is out of range: temperature 0 or 0.001 to 100, top-p above 0 "
+            "to 1, min-p 0 to 1, repeat-penalty 0.01 to 100, presence and frequency penalty -2 to 2, "
+            "biases -100 to 100 of at most %d tokens of the vocabulary",
+            SAMPLING_BIAS_MAX);
     return ISO_OK;
 }
 
@@ -204,6 +208,9 @@ enum iso_err unit_submit(struct unit *u, const struct unit_request *request, uin
     slot->arrival = u->arrivals++;
     slot->request = *request;
     slot->request.prompt = NULL;
+    slot->request.sampling.bias = slot->bias;
+    for (uint32_t i = 0; i < request->sampling.n_bias; i++)
+        slot->bias[i] = request->sampling.bias[i];
     memcpy(slot->tokens, request->prompt, request->n_prompt * sizeof *slot->tokens);
     slot->n_tokens = request->n_prompt;
     slot->n_computed = reused;
@@ -243,9 +250,10 @@ static struct unit_event decide(struct unit *u, uint32_t row)
     struct slot *slot = &u->slots[w->slot];
     const struct unit_request *r = &slot->request;
     struct unit_event event = {.slot = w->slot, .position = w->position, .row = row};
-    struct sampling greedy = SAMPLING_GREEDY;
-    if (!sampler_draw(&u->sampler, unit_logits(u, row), r->score ? &greedy : &r->sampling, slot->tokens,
-                      slot->n_tokens, w->position + 1, &event.token)) {
+    const struct sampling greedy = SAMPLING_GREEDY;
+    const struct sampling_history history = {slot->tokens, r->n_prompt, slot->n_tokens};
+    if (!sampler_draw(&u->sampler, unit_logits(u, row), r->score ? &greedy : &r->sampling, &history,
+                      w->position + 1, &event.token)) {
         event.finish = UNIT_NONFINITE;
     } else if (r->score) {
         event.finish = w->position + 1 == r->n_prompt ? UNIT_SCORED : UNIT_RUNNING;

@@ -32,11 +32,11 @@ struct unit_config {
 };
 
 struct unit_request {
-    const uint32_t *prompt; // [n_prompt], each < vocab; copied
-    uint32_t n_prompt;      // at least 1
-    uint32_t max_output;    // at least 1; n_prompt + max_output at most the plan's max_seq_len
-    struct sampling sampling;
-    bool ignore_eog; // go on past tokens that end a generation
+    const uint32_t *prompt;   // [n_prompt], each < vocab; copied
+    uint32_t n_prompt;        // at least 1
+    uint32_t max_output;      // at least 1; n_prompt + max_output at most the plan's max_seq_len
+    struct sampling sampling; // its biases are copied
+    bool ignore_eog;          // go on past tokens that end a generation
     bool score; // teacher forcing: an event with logits for each prompt position, no output; max_output is
                 // ignored
 };

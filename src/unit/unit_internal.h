@@ -10,9 +10,10 @@ struct slot {
     uint64_t arrival;            // order of submission
     struct unit_request request; // prompt is NULL: the ids are in tokens
     struct kv_sequence kv;
-    uint32_t *tokens;    // [max_seq_len]: prompt, then what was drawn
-    uint32_t n_tokens;   // known
-    uint32_t n_computed; // leading tokens whose K and V are stored
+    uint32_t *tokens;        // [max_seq_len]: prompt, then what was drawn
+    struct logit_bias *bias; // [SAMPLING_BIAS_MAX]
+    uint32_t n_tokens;       // known
+    uint32_t n_computed;     // leading tokens whose K and V are stored
 };
 
 // One row of logits wanted from the step.

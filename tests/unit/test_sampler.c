@@ -56,21 +56,33 @@ static uint32_t ref_cut(const float *p, uint32_t n, const struct sampling *param
     return kept;
 }
 
+static float ref_logit(float x, uint32_t id, const struct sampling *params, const struct sampling_history *h)
+{
+    uint32_t all = 0, answer = 0;
+    for (uint32_t i = 0; i < h->n; i++) {
+        all += h->tokens[i] == id;
+        answer += h->tokens[i] == id && i >= h->n_prompt;
+    }
+    for (uint32_t i = 0; i < params->n_bias; i++)
+        if (params->bias[i].id == id)
+            x = x + params->bias[i].bias;
+    if (all > 0 && params->repeat_penalty != 1)
+        x = x > 0 ? x / params->repeat_penalty : x * params->repeat_penalty;
+    if (answer > 0) {
+        float often = (float)answer * params->frequency_penalty;
+        x = x - often;
+        x = x - params->presence_penalty;
+    }
+    return params->temperature > 0 ? x / params->temperature : x;
+}
+
 static bool ref_sample(const float *logits, uint32_t n, const struct sampling *params,
-                       const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t *ret_id)
+                       const struct sampling_history *h, uint32_t position, uint32_t *ret_id)
 {
     struct candidate *c = case_alloc(n * sizeof *c);
     float *p = case_alloc(n * sizeof *p);
     for (uint32_t i = 0; i < n; i++) {
-        bool seen = false;
-        for (uint32_t h = 0; h < n_history; h++)
-            seen = seen || history[h] == i;
-        c[i] = (struct candidate){logits[i], i};
-        if (seen && params->repeat_penalty != 1)
-            c[i].logit =
-                logits[i] > 0 ? logits[i] / params->repeat_penalty : logits[i] * params->repeat_penalty;
-        if (params->temperature > 0)
-            c[i].logit /= params->temperature;
+        c[i] = (struct candidate){ref_logit(logits[i], i, params, h), i};
         if (!isfinite(logits[i]))
             c[i].logit = NAN;
     }
@@ -127,11 +139,14 @@ static struct sampling random_params(struct rng *r)
     static const float TOP_P[] = {1, 1, 0.95f, 0.5f, 1e-6f, 0.99999994f};
     static const float MIN_P[] = {0, 0, 0.05f, 1e-6f, 1};
     static const float PENALTY[] = {1, 1, 1.1f, 0.01f, 100};
+    static const float ANSWER_PENALTY[] = {0, 0, 0, 0.3f, 2, -2};
     static const uint32_t TOP_K[] = {0, 0, 1, 2, 40, 1000000, UINT32_MAX};
     return (struct sampling){.temperature = TEMPERATURES[rng_below(r, 6)],
                              .top_p = TOP_P[rng_below(r, 6)],
                              .min_p = MIN_P[rng_below(r, 5)],
                              .repeat_penalty = PENALTY[rng_below(r, 5)],
+                             .presence_penalty = ANSWER_PENALTY[rng_below(r, 6)],
+                             .frequency_penalty = ANSWER_PENALTY[rng_below(r, 6)],
                              .top_k = TOP_K[rng_below(r, 7)],
                              .choice = rng_below(r, 3),
                              .seed = rng_u64(r)};
@@ -160,22 +175,29 @@ static void test_against_reference(void **state)
     {
         struct rng r = rng_seeded(70);
         for (size_t v = 0; v < ARRAY_LEN(VOCABS); v++) {
-            uint32_t n = VOCABS[v], history[12];
+            uint32_t n = VOCABS[v], tokens[12];
+            struct logit_bias bias[4];
             uint8_t *memory;
             struct sampler s = sampler_make(k, n, &memory);
             float *logits = case_alloc(n * sizeof *logits);
             for (uint32_t i = 0; i < case_count(n > 500 ? 60 : 500); i++) {
-                uint32_t got = UINT32_MAX, want = UINT32_MAX, n_history = rng_below(&r, 13);
+                uint32_t got = UINT32_MAX, want = UINT32_MAX;
                 struct sampling p = random_params(&r);
                 random_logits(&r, logits, n);
-                for (uint32_t h = 0; h < n_history; h++)
-                    history[h] = rng_below(&r, n);
+                struct sampling_history h = {.tokens = tokens, .n = rng_below(&r, 13)};
+                h.n_prompt = rng_below(&r, h.n + 1);
+                for (uint32_t j = 0; j < h.n; j++)
+                    tokens[j] = rng_below(&r, n);
+                p.bias = bias;
+                p.n_bias = rng_below(&r, 2) * rng_below(&r, 5);
+                for (uint32_t j = 0; j < p.n_bias; j++)
+                    bias[j] = (struct logit_bias){rng_below(&r, n), (float)rng_between(&r, -100, 100)};
                 if (i == 20)
                     s.call = UINT32_MAX - 3; // the counter of calls comes round
                 uint32_t position = (uint32_t)rng_u64(&r);
-                assert_true(sampling_is_valid(&p));
-                bool finite = sampler_draw(&s, logits, &p, history, n_history, position, &got);
-                assert_int_equal(finite, ref_sample(logits, n, &p, history, n_history, position, &want));
+                assert_true(sampling_is_valid(&p, n));
+                bool finite = sampler_draw(&s, logits, &p, &h, position, &got);
+                assert_int_equal(finite, ref_sample(logits, n, &p, &h, position, &want));
                 assert_int_equal(got, want);
             }
             free(logits);
@@ -183,6 +205,8 @@ static void test_against_reference(void **state)
         }
     }
 }
+
+static const struct sampling_history NO_HISTORY = {0};
 
 static void test_greedy_tie(void **state)
 {
@@ -195,14 +219,14 @@ static void test_greedy_tie(void **state)
     for (uint32_t first = 0; first < 100; first++) {
         for (uint32_t i = 0; i < 100; i++)
             x[i] = i >= first ? 3 : -1;
-        assert_true(sampler_draw(&s, x, &p, NULL, 0, 7, &id));
+        assert_true(sampler_draw(&s, x, &p, &NO_HISTORY, 7, &id));
         assert_int_equal(id, first);
         for (uint32_t i = 0; i < 100; i++) // zeros of both signs are one value
             x[i] = i < first ? -1 : i % 2 ? 0.0f : -0.0f;
-        assert_true(sampler_draw(&s, x, &p, NULL, 0, 7, &id));
+        assert_true(sampler_draw(&s, x, &p, &NO_HISTORY, 7, &id));
         assert_int_equal(id, first);
         p.temperature = 1, p.top_k = 1; // the most probable of equals is the lowest id too
-        assert_true(sampler_draw(&s, x, &p, NULL, 0, 7, &id));
+        assert_true(sampler_draw(&s, x, &p, &NO_HISTORY, 7, &id));
         assert_int_equal(id, first);
         p = SAMPLING_GREEDY;
     }
@@ -219,14 +243,37 @@ static void test_penalty(void **state)
     const float x[4] = {2.0f, 1.9f, -1.0f, -1.1f}, below[4] = {-2.0f, -2.0f, -1.0f, -1.1f};
     uint32_t id;
     p.repeat_penalty = 1.2f;
-    assert_true(sampler_draw(&s, x, &p, (uint32_t[]){0, 0, 0}, 3, 0, &id)); // 2 / 1.2 < 1.9
+    assert_true(sampler_draw(&s, x, &p, &(struct sampling_history){(uint32_t[]){0, 0, 0}, 0, 3}, 0,
+                             &id)); // 2 / 1.2 < 1.9
     assert_int_equal(id, 1);
-    assert_true(sampler_draw(&s, x, &p, (uint32_t[]){1, 0}, 2, 0, &id));
+    assert_true(sampler_draw(&s, x, &p, &(struct sampling_history){(uint32_t[]){1, 0}, 0, 2}, 0, &id));
     assert_int_equal(id, 0);
-    assert_true(sampler_draw(&s, below, &p, (uint32_t[]){2}, 1, 0, &id)); // -1 * 1.2 < -1.1
+    assert_true(sampler_draw(&s, below, &p, &(struct sampling_history){(uint32_t[]){2}, 0, 1}, 0,
+                             &id)); // -1 * 1.2 < -1.1
     assert_int_equal(id, 3);
-    assert_true(sampler_draw(&s, x, &p, NULL, 0, 0, &id)); // and nothing is remembered
+    assert_true(sampler_draw(&s, x, &p, &NO_HISTORY, 0, &id)); // and nothing is remembered
     assert_int_equal(id, 0);
+    free(memory);
+}
+
+// The answer alone counts, and how often: 2 less 0.3 twice and 0.5 once is 0.9.
+static void test_answer_penalties(void **state)
+{
+    (void)state;
+    uint8_t *memory;
+    struct sampler s = sampler_make(kernels_best(), 4, &memory);
+    struct sampling p = SAMPLING_GREEDY;
+    const uint32_t tokens[] = {0, 1, 0, 0};
+    const float x[4] = {2.0f, 1.0f, -1.0f, -1.1f};
+    uint32_t id;
+    p.frequency_penalty = 0.3f, p.presence_penalty = 0.5f;
+    assert_true(sampler_draw(&s, x, &p, &(struct sampling_history){tokens, 2, 4}, 0, &id));
+    assert_int_equal(id, 1);
+    assert_true(sampler_draw(&s, x, &p, &(struct sampling_history){tokens, 3, 4}, 0, &id));
+    assert_int_equal(id, 0);
+    p.bias = &(struct logit_bias){3, 5}, p.n_bias = 1;
+    assert_true(sampler_draw(&s, x, &p, &(struct sampling_history){tokens, 2, 4}, 0, &id));
+    assert_int_equal(id, 3);
     free(memory);
 }
 
@@ -242,13 +289,13 @@ static void test_nonfinite(void **state)
             float x[33] = {1};
             uint32_t id = 77;
             x[at] = float_of(ODD[i]);
-            assert_false(sampler_draw(&s, x, &greedy, NULL, 0, 0, &id));
+            assert_false(sampler_draw(&s, x, &greedy, &NO_HISTORY, 0, &id));
             assert_int_equal(id, 77);
         }
     }
     const float x[33] = {100};
     uint32_t id = 77;
-    assert_false(sampler_draw(&s, x, &tiny, NULL, 0, 0, &id)); // the quotient overflows
+    assert_false(sampler_draw(&s, x, &tiny, &NO_HISTORY, 0, &id)); // the quotient overflows
     assert_int_equal(id, 77);
     free(memory);
 }
@@ -271,7 +318,7 @@ static void test_frequencies(void **state)
         p.choice = variant == 3;
         uint32_t count[N] = {0}, id;
         for (uint32_t position = 0; position < DRAWS; position++) {
-            assert_true(sampler_draw(&s, x, &p, NULL, 0, position, &id));
+            assert_true(sampler_draw(&s, x, &p, &NO_HISTORY, position, &id));
             count[id]++;
         }
         double chi = 0;
@@ -296,7 +343,7 @@ static void test_streams_differ(void **state)
     uint32_t same = 0, id[4], next = 0;
     for (uint32_t position = 0; position < 200; position++) {
         for (int i = 0; i < 4; i++)
-            assert_true(sampler_draw(&s, x, &p[i], NULL, 0, position, &id[i]));
+            assert_true(sampler_draw(&s, x, &p[i], &NO_HISTORY, position, &id[i]));
         same += (id[0] == id[1]) + (id[0] == id[2]) + (id[0] == id[3]) + (id[0] == next);
         next = id[0];
     }
@@ -308,27 +355,44 @@ static void test_validity(void **state)
 {
     (void)state;
     const struct sampling good = SAMPLING_GREEDY;
-    assert_true(sampling_is_valid(&good));
+    assert_true(sampling_is_valid(&good, 100));
     static const float BAD_TEMPERATURE[] = {-0.1f, 100.1f, NAN, INFINITY}, BAD_TOP_P[] = {0, -1, 1.01f, NAN},
-                       BAD_MIN_P[] = {-0.01f, 1.01f, NAN, -INFINITY}, BAD_PENALTY[] = {0, -1, 100.1f, NAN};
+                       BAD_MIN_P[] = {-0.01f, 1.01f, NAN, -INFINITY}, BAD_PENALTY[] = {0, -1, 100.1f, NAN},
+                       BAD_ANSWER[] = {-2.01f, 2.01f, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
-        struct sampling p[4] = {good, good, good, good};
+        struct sampling p[6] = {good, good, good, good, good, good};
         p[0].temperature = BAD_TEMPERATURE[i];
         p[1].top_p = BAD_TOP_P[i];
         p[2].min_p = BAD_MIN_P[i];
         p[3].repeat_penalty = BAD_PENALTY[i];
-        for (int j = 0; j < 4; j++)
-            assert_false(sampling_is_valid(&p[j]));
+        p[4].presence_penalty = BAD_ANSWER[i];
+        p[5].frequency_penalty = BAD_ANSWER[i];
+        for (size_t j = 0; j < ARRAY_LEN(p); j++)
+            assert_false(sampling_is_valid(&p[j], 100));
     }
+    static const struct {
+        struct logit_bias bias;
+        bool valid;
+    } BIASES[] = {
+        {{99, 100}, true}, {{0, -100}, true}, {{100, 0}, false}, {{0, 100.1f}, false}, {{0, NAN}, false}};
+    for (size_t i = 0; i < ARRAY_LEN(BIASES); i++) {
+        struct sampling p = good;
+        p.bias = &BIASES[i].bias, p.n_bias = 1;
+        assert_int_equal(sampling_is_valid(&p, 100), BIASES[i].valid);
+    }
+    struct sampling many = good;
+    many.n_bias = SAMPLING_BIAS_MAX + 1;
+    assert_false(sampling_is_valid(&many, 100));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),         cmocka_unit_test(test_against_reference),
-        cmocka_unit_test(test_greedy_tie),     cmocka_unit_test(test_penalty),
-        cmocka_unit_test(test_nonfinite),      cmocka_unit_test(test_frequencies),
-        cmocka_unit_test(test_streams_differ), cmocka_unit_test(test_validity),
+        cmocka_unit_test(test_philox),           cmocka_unit_test(test_against_reference),
+        cmocka_unit_test(test_greedy_tie),       cmocka_unit_test(test_penalty),
+        cmocka_unit_test(test_answer_penalties), cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_frequencies),      cmocka_unit_test(test_streams_differ),
+        cmocka_unit_test(test_validity),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
