@@ -52,7 +52,8 @@ def check_numbers(told, path, gguf):
     assert parts["plan"] == rounded(path.stat().st_size) - weights
     assert parts["stacks"] % PAGE == 0 and 0 < parts["stacks"] <= 2**20  # of the one thread beside the caller's
     assert parts["tables"] % PAGE == 0
-    tables = told["slots"] * told["max_seq_len"] * 4 + 28 * seen["model"]["vocab"]
+    biases = 512 * 8  # a slot's, id and number
+    tables = told["slots"] * (told["max_seq_len"] * 4 + biases) + 28 * seen["model"]["vocab"]
     assert tables < parts["tables"] < tables + 160 * blocks + 1024 * told["slots"] + 64 * told["batch_tokens"] + PAGE
     assert told["runtime"] == sum(parts.values())
     assert told["sum"] == told["weights"] + told["activations"] + told["kv_cache"] + told["runtime"]
