@@ -17,20 +17,27 @@
 
 #define READ_CHUNK_BYTES (4 * MIB)
 
+static enum iso_err check_regular(int fd, uint64_t *ret_bytes, struct iso_errinfo *reterr)
+{
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "this is no regular file");
+    *ret_bytes = (uint64_t)st.st_size;
+    return ISO_OK;
+}
+
 static enum iso_err open_file(const char *path, int *ret_fd, uint64_t *ret_bytes, struct iso_errinfo *reterr)
 {
     // Without O_NONBLOCK a FIFO would wait here for a writer; on regular files it changes nothing.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return iso_fail(reterr, ISO_E_IO, 0, NULL, "opening failed: %s", strerror(errno));
-    struct stat st;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+    enum iso_err err = check_regular(fd, ret_bytes, reterr);
+    if (err)
         close(fd);
-        return iso_fail(reterr, ISO_E_IO, 0, NULL, "this is no regular file");
-    }
-    *ret_fd = fd;
-    *ret_bytes = (uint64_t)st.st_size;
-    return ISO_OK;
+    else
+        *ret_fd = fd;
+    return err;
 }
 
 static enum iso_err read_header(int fd, uint64_t file_bytes, struct plan_header *ret,
@@ -205,20 +212,14 @@ enum iso_err plan_attach(const uint8_t *base, uint64_t bytes, struct plan *ret, 
     return err;
 }
 
-enum iso_err plan_load(const char *path, plan_progress *progress, void *context, struct plan *ret,
-                       struct iso_errinfo *reterr)
+static enum iso_err load(int fd, uint64_t bytes, plan_progress *progress, void *context, struct plan *ret,
+                         struct iso_errinfo *reterr)
 {
-    int fd;
-    uint64_t bytes;
     struct plan_header header;
     uint8_t *base = NULL;
-    enum iso_err err = open_file(path, &fd, &bytes, reterr);
-    if (err)
-        return err;
-    err = read_header(fd, bytes, &header, reterr);
+    enum iso_err err = read_header(fd, bytes, &header, reterr);
     if (!err)
         err = read_whole(fd, bytes, progress, context, &base, reterr);
-    close(fd);
     if (err)
         return err;
     // The file may have changed since its header was read; what counts is the copy.
@@ -226,6 +227,27 @@ enum iso_err plan_load(const char *path, plan_progress *progress, void *context,
     if (err)
         pages_unmap(base, bytes);
     return err;
+}
+
+enum iso_err plan_load(const char *path, plan_progress *progress, void *context, struct plan *ret,
+                       struct iso_errinfo *reterr)
+{
+    int fd;
+    uint64_t bytes;
+    enum iso_err err = open_file(path, &fd, &bytes, reterr);
+    if (err)
+        return err;
+    err = load(fd, bytes, progress, context, ret, reterr);
+    close(fd);
+    return err;
+}
+
+enum iso_err plan_load_fd(int fd, plan_progress *progress, void *context, struct plan *ret,
+                          struct iso_errinfo *reterr)
+{
+    uint64_t bytes;
+    enum iso_err err = check_regular(fd, &bytes, reterr);
+    return err ? err : load(fd, bytes, progress, context, ret, reterr);
 }
 
 void plan_close(struct plan *p)

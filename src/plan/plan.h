@@ -36,6 +36,9 @@ typedef void plan_progress(void *context, uint64_t done, uint64_t total);
 // Loads and checks everything, checksums of all sections included. Errors name no file: the caller adds it.
 enum iso_err plan_load(const char *path, plan_progress *progress, void *context, struct plan *ret,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
+// The same of an open regular file, which stays the caller's: what was opened once, whatever the path means now.
+enum iso_err plan_load_fd(int fd, plan_progress *progress, void *context, struct plan *ret,
+                          struct iso_errinfo *reterr) ISO_MUST_USE;
 void plan_close(struct plan *p);
 
 // Checks a whole plan of `bytes` bytes in memory, aligned to PANEL_ALIGN. The memory stays the caller's and
