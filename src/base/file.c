@@ -186,3 +186,13 @@ enum iso_err file_make_folders(const char *path, struct iso_errinfo *reterr)
     }
     return ISO_OK;
 }
+
+enum iso_err file_check_readable(const char *path, bool folder, struct iso_errinfo *reterr)
+{
+    struct stat st;
+    if (stat(path, &st) || access(path, R_OK))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "opening failed: %s", strerror(errno));
+    if (S_ISDIR(st.st_mode) && !folder)
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "this is a folder");
+    return ISO_OK;
+}

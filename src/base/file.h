@@ -37,5 +37,9 @@ enum iso_err file_write_at(struct file_writer *w, uint64_t at, const void *bytes
 enum iso_err file_write_finish(struct file_writer *w, struct iso_errinfo *reterr) ISO_MUST_USE;
 void file_write_abandon(struct file_writer *w);
 
+// ISO_E_IO where opening the path for reading would fail, or where it is a folder and `folder` is false. Opens nothing, so a pipe
+// keeps what is in it: for saying before long work what would be said after it. Errors don't name the path.
+enum iso_err file_check_readable(const char *path, bool folder, struct iso_errinfo *reterr) ISO_MUST_USE;
+
 // Creates a folder and its parents (mode 0700 for those created).
 enum iso_err file_make_folders(const char *path, struct iso_errinfo *reterr) ISO_MUST_USE;

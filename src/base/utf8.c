@@ -81,14 +81,16 @@ size_t utf8_invalid_length(const uint8_t *s, size_t n)
     return lead.len == 0 ? 1 : utf8_fitting(s, n, lead);
 }
 
+size_t utf8_valid_length(const uint8_t *s, size_t n)
+{
+    size_t at = 0, length = 1;
+    uint32_t cp;
+    for (; at < n && length > 0; at += length)
+        length = utf8_decode(s + at, n - at, &cp);
+    return at;
+}
+
 bool utf8_is_valid(const uint8_t *s, size_t n)
 {
-    uint32_t cp;
-    for (size_t i = 0; i < n;) {
-        size_t len = utf8_decode(s + i, n - i, &cp);
-        if (len == 0)
-            return false;
-        i += len;
-    }
-    return true;
+    return utf8_valid_length(s, n) == n;
 }

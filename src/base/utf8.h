@@ -23,4 +23,6 @@ bool utf8_is_prefix(const uint8_t *s, size_t n);
 // subpart" of the Unicode standard (chapter 3.9), which one U+FFFD replaces. At least 1.
 size_t utf8_invalid_length(const uint8_t *s, size_t n);
 
+// How many bytes are valid from the start on.
+size_t utf8_valid_length(const uint8_t *s, size_t n);
 bool utf8_is_valid(const uint8_t *s, size_t n);

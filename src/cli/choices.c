@@ -8,11 +8,9 @@
 #include "base/dmath.h"
 #include "base/num.h"
 #include "cli/eval.h"
-#include "cli/text_file.h"
 #include "formats/json_file.h"
 
-#define FILE_BYTES_MAX ((size_t)256 << 20)
-#define Z_95           1.959963984540054 // of the normal distribution
+#define Z_95 1.959963984540054 // of the normal distribution
 
 struct question {
     json_t *json;
@@ -41,29 +39,34 @@ static enum iso_err parse_question(struct strv line, struct question *ret, struc
     enum iso_err err = json_parse(line, &ret->json, reterr);
     if (err)
         return err;
-    const json_t *prompt = json_object_get(ret->json, "prompt");
+    const json_t *prompt = json_object_get(ret->json, "prompt"),
+                 *answer = json_object_get(ret->json, "answer");
     ret->choices = json_object_get(ret->json, "choices");
-    size_t n = json_array_size(ret->choices);
-    bool ok = json_is_string(prompt) && n >= 2 && n <= CHOICES_MAX &&
-              json_whole(json_object_get(ret->json, "answer"), n - 1, &ret->answer);
-    for (size_t i = 0; i < n && ok; i++)
-        ok = json_string_length(json_array_get(ret->choices, i)) > 0;
-    if (!ok) {
+    size_t n = json_array_size(ret->choices), wrong = 0;
+    while (wrong < n && json_string_length(json_array_get(ret->choices, wrong)) > 0)
+        wrong++;
+    if (!json_is_string(prompt))
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "prompt", "a question needs a text \"prompt\"");
+    else if (n < 2 || n > CHOICES_MAX)
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "choices",
+                       "a question needs a list \"choices\" of 2 to %d texts", CHOICES_MAX);
+    else if (wrong < n)
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "choices", "choice %zu (from 0) is no text, or empty", wrong);
+    else if (!json_whole(answer, n - 1, &ret->answer))
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "answer",
+                       "\"answer\" must be the number of the right choice, from 0 to %zu", n - 1);
+    if (err) {
         json_decref(ret->json);
-        return iso_fail(
-            reterr, ISO_E_FORMAT, 0, NULL,
-            "a question has a text \"prompt\", 2 to %d texts \"choices\" and \"answer\", the number of the "
-            "right one from 0",
-            CHOICES_MAX);
+        return err;
     }
     ret->prompt = json_strv(prompt);
     return ISO_OK;
 }
 
-// The choice's log probability after the prompt. The tokens are those of the whole text, as a token may reach over the
-// border; the choice begins where they differ from the prompt's own.
-static enum iso_err score_choice(struct reader *r, const struct question *q, struct strv choice, double *ret,
-                                 struct iso_errinfo *reterr)
+// The tokens of the whole text, as a token may reach over the border; the choice begins where they differ from the prompt's
+// own, at *ret_from.
+static enum iso_err tokens_of(struct reader *r, const struct question *q, struct strv choice, uint32_t *ret_n,
+                              uint32_t *ret_from, struct iso_errinfo *reterr)
 {
     size_t n_prompt = 0, n = 0, from = 0;
     struct tokenizer *t = r->session->tokenizer;
@@ -84,7 +87,31 @@ static enum iso_err score_choice(struct reader *r, const struct question *q, str
         from++;
     if (from == 0 || n < 2)
         return iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "the prompt has no token of its own before a choice");
-    return eval_continuation(r->session, r->whole, (uint32_t)n, (uint32_t)num_min(from, n - 1), ret, reterr);
+    *ret_n = (uint32_t)n;
+    *ret_from = (uint32_t)num_min(from, n - 1);
+    return ISO_OK;
+}
+
+// The choice's log probability after the prompt.
+static enum iso_err score_choice(struct reader *r, const struct question *q, struct strv choice, double *ret,
+                                 struct iso_errinfo *reterr)
+{
+    uint32_t n, from;
+    enum iso_err err = tokens_of(r, q, choice, &n, &from, reterr);
+    return err ? err : eval_continuation(r->session, r->whole, n, from, ret, reterr);
+}
+
+// That the question can be answered.
+static enum iso_err check(struct reader *r, const struct question *q, struct choices_result *result,
+                          struct iso_errinfo *reterr)
+{
+    enum iso_err err = ISO_OK;
+    for (size_t i = 0; i < json_array_size(q->choices) && !err; i++) {
+        uint32_t n, from;
+        err = tokens_of(r, q, json_strv(json_array_get(q->choices, i)), &n, &from, reterr);
+    }
+    result->questions++;
+    return err;
 }
 
 static enum iso_err answer(struct reader *r, const struct question *q, struct choices_result *result,
@@ -110,8 +137,21 @@ static enum iso_err answer(struct reader *r, const struct question *q, struct ch
     return ISO_OK;
 }
 
-static enum iso_err run_lines(struct reader *r, struct strv text, struct cli_progress *progress,
-                              struct choices_result *ret, struct iso_errinfo *reterr)
+// What is done with each question.
+typedef enum iso_err question_function(struct reader *r, const struct question *q,
+                                       struct choices_result *result, struct iso_errinfo *reterr);
+
+static bool is_blank(struct strv line)
+{
+    size_t n = 0;
+    while (n < line.len && strchr(" \t\r", line.ptr[n]) && line.ptr[n] != '\0')
+        n++;
+    return n == line.len;
+}
+
+static enum iso_err run_lines(struct reader *r, struct strv text, question_function *function,
+                              struct cli_progress *progress, struct choices_result *ret,
+                              struct iso_errinfo *reterr)
 {
     uint32_t line = 0;
     for (size_t at = 0; at < text.len;) {
@@ -121,13 +161,13 @@ static enum iso_err run_lines(struct reader *r, struct strv text, struct cli_pro
         struct question q;
         at += n + 1;
         line++;
-        if (s.len == 0 || (s.len == 1 && s.ptr[0] == '\r'))
+        if (is_blank(s))
             continue;
         enum iso_err err = line <= CHOICES_LINES_MAX ? parse_question(s, &q, reterr)
                                                      : iso_fail(reterr, ISO_E_LIMIT, 0, NULL,
                                                                 "the limit is %d lines", CHOICES_LINES_MAX);
         if (!err) {
-            err = answer(r, &q, ret, reterr);
+            err = function(r, &q, ret, reterr);
             json_decref(q.json);
         }
         if (err) {
@@ -135,29 +175,39 @@ static enum iso_err run_lines(struct reader *r, struct strv text, struct cli_pro
             snprintf(where, sizeof where, "line %" PRIu32, line);
             return iso_fail_prefix(reterr, where);
         }
-        cli_progress_update(progress, num_min(at, text.len), text.len);
+        if (progress)
+            cli_progress_update(progress, num_min(at, text.len), text.len);
     }
     return ret->questions ? ISO_OK : iso_fail(reterr, ISO_E_FORMAT, 0, NULL, "there is no question in it");
 }
 
-enum iso_err choices_run(struct session *s, const char *path, struct cli_progress *progress,
-                         struct choices_result *ret, struct iso_errinfo *reterr)
+static enum iso_err run_text(struct session *s, struct strv text, question_function *function,
+                             struct cli_progress *progress, struct choices_result *ret,
+                             struct iso_errinfo *reterr)
 {
-    struct buf file;
     struct reader r = {.session = s, .max = session_prompt_tokens(&s->plan.header->limits)};
-    enum iso_err err = text_file_read(path, FILE_BYTES_MAX, &file, reterr);
-    if (err)
-        return iso_fail_prefix(reterr, path);
+    enum iso_err err;
     *ret = (struct choices_result){0};
     r.prompt = calloc(r.max, sizeof *r.prompt);
     r.whole = calloc(r.max, sizeof *r.whole);
-    buf_init(&r.text, FILE_BYTES_MAX);
+    buf_init(&r.text, CHOICES_BYTES_MAX);
     err = r.prompt && r.whole
-              ? run_lines(&r, buf_strv(&file), progress, ret, reterr)
+              ? run_lines(&r, text, function, progress, ret, reterr)
               : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for a question");
     free(r.prompt);
     free(r.whole);
     buf_deinit(&r.text);
-    buf_deinit(&file);
-    return err ? iso_fail_prefix(reterr, path) : ISO_OK;
+    return err;
+}
+
+enum iso_err choices_check(struct session *s, struct strv text, struct iso_errinfo *reterr)
+{
+    struct choices_result result;
+    return run_text(s, text, check, NULL, &result, reterr);
+}
+
+enum iso_err choices_run(struct session *s, struct strv text, struct cli_progress *progress,
+                         struct choices_result *ret, struct iso_errinfo *reterr)
+{
+    return run_text(s, text, answer, progress, ret, reterr);
 }

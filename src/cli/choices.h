@@ -10,6 +10,7 @@
 
 #define CHOICES_MAX       16 // of a question
 #define CHOICES_LINES_MAX 100000
+#define CHOICES_BYTES_MAX ((size_t)256 << 20) // of a file
 
 struct choices_result {
     uint32_t questions;
@@ -23,6 +24,8 @@ struct choices_interval {
 };
 struct choices_interval choices_interval(uint32_t right, uint32_t n);
 
-// Errors name the file, and the line that they are about. A question that doesn't fit max_seq_len is one.
-enum iso_err choices_run(struct session *s, const char *path, struct cli_progress *progress,
+// Errors name the line that they are about; the caller adds the file. A question that doesn't fit max_seq_len is one.
+// choices_check finds them without answering any.
+enum iso_err choices_check(struct session *s, struct strv text, struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err choices_run(struct session *s, struct strv text, struct cli_progress *progress,
                          struct choices_result *ret, struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -54,6 +54,13 @@ uint64_t cli_u64(const struct argp_state *state, const char *option, const char 
     return value;
 }
 
+void cli_once(const struct argp_state *state, const char *option, const char **at, const char *arg)
+{
+    if (*at)
+        argp_error(state, "--%s is given twice: \"%s\" and \"%s\"", option, *at, arg);
+    *at = arg;
+}
+
 uint32_t cli_u32(const struct argp_state *state, const char *option, const char *text, uint32_t min,
                  uint32_t max)
 {

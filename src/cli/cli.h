@@ -36,6 +36,8 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 int cli_fail(const struct iso_errinfo *e, bool json);
 
 // Option values. A wrong one ends the process through argp_error, naming option, value and what is allowed.
+// The argument of an option that may be given once.
+void cli_once(const struct argp_state *state, const char *option, const char **at, const char *arg);
 uint32_t cli_u32(const struct argp_state *state, const char *option, const char *text, uint32_t min,
                  uint32_t max);
 uint64_t cli_u64(const struct argp_state *state, const char *option, const char *text);

@@ -1,9 +1,12 @@
 // isochron compile MODEL -o m.plan
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/hash.h"
+#include "base/num.h"
 #include "cli/calibrate.h"
 #include "cli/cli.h"
 #include "cli/eval.h"
@@ -35,8 +38,7 @@ static const struct argp_option OPTIONS[] = {
      0},
     {"lora", KEY_LORA, "DIR", 0,
      "Merge a PEFT adapter (adapter_config.json, adapter_model.safetensors) into the weights of a Hugging "
-     "Face folder, "
-     "before they are quantized",
+     "Face folder, before they are quantized; not with --calibrate or --prune-heads",
      0},
     {"json", 'j', NULL, 0, "Print the result as one JSON object", 0},
     {0},
@@ -55,13 +57,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &a->compile;
         return 0;
     case 'o':
-        a->output = arg;
+        cli_once(state, "output", &a->output, arg);
         return 0;
     case KEY_LORA:
-        a->compile.options.lora = arg;
+        cli_once(state, "lora", &a->compile.options.lora, arg);
         return 0;
     case KEY_CALIBRATE:
-        a->calibrate = arg;
+        cli_once(state, "calibrate", &a->calibrate, arg);
         return 0;
     case KEY_CALIBRATE_TOKENS:
         a->calibrate_tokens = cli_u32(state, "calibrate-tokens", arg, 2, EVAL_TOKENS_MAX);
@@ -84,6 +86,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "where to? Name the plan with -o FILE");
         if (a->calibrate && !has_codes(a) && a->prune == 0)
             argp_error(state, "--calibrate is of use with --quant w4, w6 or w8 and with --prune-heads");
+        if (a->prune > 0 && a->compile.options.lora)
+            argp_error(state, "--prune-heads runs the model without the adapter of --lora: give one of them");
         if (a->prune > 0 && !a->calibrate)
             argp_error(state, "--prune-heads needs --calibrate FILE, a text on which the heads are compared");
         if (a->calibrate && a->compile.options.lora)
@@ -96,16 +100,40 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-// Mistakes that would cost the model file, or that the GGUF reader could only call "no GGUF file".
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+// Whether the file is what the path names, or lies in the folder that it names.
+static bool is_input(const struct stat *file, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return false;
+    bool found = is_same(file, &st);
+    DIR *folder = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    for (const struct dirent *e; folder && !found && (e = readdir(folder));)
+        found = fstatat(dirfd(folder), e->d_name, &st, 0) == 0 && is_same(file, &st);
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
+// Mistakes that would cost a file that is read, that are better said before long work, or that the GGUF reader could only call "no GGUF file".
 static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *reterr)
 {
-    struct stat model, output;
+    const char *const INPUTS[] = {a->model, a->compile.options.lora, a->calibrate};
+    struct stat output;
     if (plan_is_plan(a->model))
         return iso_fail(reterr, ISO_E_USAGE, 0, NULL,
                         "%s: this is a plan already; compile takes a model file or folder", a->model);
-    if (stat(a->model, &model) == 0 && stat(a->output, &output) == 0 && model.st_ino == output.st_ino &&
-        model.st_dev == output.st_dev)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "output", "%s: -o names the model file itself", a->output);
+    for (size_t i = 0; i < ARRAY_LEN(INPUTS) && stat(a->output, &output) == 0; i++)
+        if (INPUTS[i] && is_input(&output, INPUTS[i]))
+            return iso_fail(reterr, ISO_E_USAGE, 0, "output",
+                            "%s: -o names a file that is read: %s is it or has it", a->output, INPUTS[i]);
+    if (a->calibrate && file_check_readable(a->calibrate, false, reterr))
+        return iso_fail_prefix(reterr, a->calibrate);
     return ISO_OK;
 }
 
@@ -158,13 +186,15 @@ static int report(const struct plan_header *h, const struct arguments *a)
     return CLI_EXIT_OK;
 }
 
-// What the options can't have is said before the model is run, which takes long.
+// What the options can't have, or the output's place, is said before the model is run, which takes long.
 static enum iso_err check_program(const struct arguments *a, struct iso_errinfo *reterr)
 {
     struct program program;
     enum iso_err err = program_open(a->model, &a->compile.options, &program, reterr);
-    if (!err)
-        program_close(&program);
+    if (err)
+        return err;
+    err = program_check_target(&program, a->output, reterr);
+    program_close(&program);
     return err;
 }
 

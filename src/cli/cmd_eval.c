@@ -3,10 +3,12 @@
 #include <stdio.h>
 
 #include "base/dmath.h"
+#include "base/file.h"
 #include "base/num.h"
 #include "cli/choices.h"
 #include "cli/cli.h"
 #include "cli/eval.h"
+#include "cli/text_file.h"
 
 #define WINDOW_DEFAULT     512
 #define PERPLEXITY_LOG_MAX 700.0 // exp of it is told for all that is more: no double holds what is much more
@@ -49,13 +51,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[1] = &a->run;
         return 0;
     case KEY_TEXT:
-        a->text = arg;
+        cli_once(state, "text", &a->text, arg);
         return 0;
     case KEY_AGAINST:
-        a->against = arg;
+        cli_once(state, "against", &a->against, arg);
         return 0;
     case KEY_CHOICES:
-        a->choices = arg;
+        cli_once(state, "choices", &a->choices, arg);
         return 0;
     case KEY_WINDOW:
         a->window = cli_u32(state, "window", arg, 2, PLAN_SEQ_MAX);
@@ -77,6 +79,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "which model file or plan?");
         if (!a->text && !a->choices)
             argp_error(state, "measured on what? Give --text FILE or --choices FILE");
+        if (!a->text && (a->window || a->tokens))
+            argp_error(state, "--%s goes with --text FILE", a->window ? "window" : "tokens");
+        if (a->compile.options.max_seq_len && a->window > a->compile.options.max_seq_len)
+            argp_error(state, "--window is %" PRIu32 " and --max-seq-len %" PRIu32, a->window,
+                       a->compile.options.max_seq_len);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -89,19 +96,12 @@ struct measured {
     const char *path[2];
     struct session session[2];
     struct eval_result text;
-    double decode[2]; // tokens/s
     struct choices_result choices[2];
 };
 
 static double perplexity(const struct eval_side *s)
 {
     return dmath_exp(s->nll < PERPLEXITY_LOG_MAX ? s->nll : PERPLEXITY_LOG_MAX);
-}
-
-static double tokens_per_s(const struct measured *m, uint32_t i)
-{
-    const struct eval_side *s = &m->text.side[i];
-    return s->ns ? m->text.scored * 1e9 / (double)s->ns : 0;
 }
 
 static void print_row(const char *name, const struct measured *m, const double value[2], int digits)
@@ -135,17 +135,18 @@ static void print_text(const struct arguments *a, const struct measured *m)
         printf(" %14s", label);
     }
     putchar('\n');
-    double size[2], speed[2], ppl[2];
+    double size[2], scoring[2], decode[2], ppl[2];
     for (uint32_t i = 0; i < m->n; i++) {
         size[i] = (double)m->session[i].plan.header->file_bytes / (double)MIB;
         ppl[i] = perplexity(&t->side[i]);
-        speed[i] = tokens_per_s(m, i);
+        scoring[i] = t->side[i].scoring;
+        decode[i] = t->side[i].decode;
     }
     print_row("plan, MiB", m, size, 2);
     if (a->text) {
         print_row("perplexity", m, ppl, 4);
-        print_row("scoring, tokens/s", m, speed, 1);
-        print_row("decode, tokens/s", m, m->decode, 1);
+        print_row("scoring, tokens/s", m, scoring, 1);
+        print_row("decode, tokens/s", m, decode, 1);
         printf("  %-26s %14" PRIu32 "\n", "tokens scored", t->scored);
     }
     if (a->text && m->n == 2) {
@@ -180,8 +181,8 @@ static json_t *side_json(const struct arguments *a, const struct measured *m, ui
     if (o && a->text) {
         (void)json_object_set_new(o, "perplexity", json_real(perplexity(&m->text.side[i])));
         (void)json_object_set_new(o, "nll", json_real(m->text.side[i].nll));
-        (void)json_object_set_new(o, "scoring_tokens_per_s", json_real(tokens_per_s(m, i)));
-        (void)json_object_set_new(o, "decode_tokens_per_s", json_real(m->decode[i]));
+        (void)json_object_set_new(o, "scoring_tokens_per_s", json_real(m->text.side[i].scoring));
+        (void)json_object_set_new(o, "decode_tokens_per_s", json_real(m->text.side[i].decode));
     }
     if (o && a->choices) {
         const struct choices_result *c = &m->choices[i];
@@ -230,20 +231,52 @@ static enum iso_err measure_text(const struct arguments *a, struct measured *m, 
     err = eval_run(sessions, m->path, m->n, &text, &progress, &m->text, reterr);
     cli_progress_end(&progress);
     for (uint32_t i = 0; i < m->n && !err; i++)
-        err = eval_decode(sessions[i], &text, &m->decode[i], reterr);
+        err = eval_speed(sessions[i], &text, &m->text.side[i], reterr);
     eval_text_close(&text);
     return err;
 }
 
-static enum iso_err measure(const struct arguments *a, struct measured *m, struct iso_errinfo *reterr)
+// What would stop it after long work is said before.
+static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *reterr)
 {
-    enum iso_err err = a->text ? measure_text(a, m, reterr) : ISO_OK;
-    for (uint32_t i = 0; i < m->n && !err && a->choices; i++) {
+    const struct {
+        const char *path;
+        bool folder;
+    } FILES[] = {{a->file, true}, {a->against, true}, {a->text, false}, {a->choices, false}};
+    for (size_t i = 0; i < ARRAY_LEN(FILES); i++)
+        if (FILES[i].path && file_check_readable(FILES[i].path, FILES[i].folder, reterr))
+            return iso_fail_prefix(reterr, FILES[i].path);
+    return ISO_OK;
+}
+
+static enum iso_err measure_choices(const struct arguments *a, struct measured *m, struct strv questions,
+                                    struct iso_errinfo *reterr)
+{
+    enum iso_err err = ISO_OK;
+    for (uint32_t i = 0; i < m->n && !err; i++) {
         struct cli_progress progress;
         cli_progress_begin(&progress, "answering", NULL, a->json);
-        err = choices_run(&m->session[i], a->choices, &progress, &m->choices[i], reterr);
+        err = choices_run(&m->session[i], questions, &progress, &m->choices[i], reterr);
         cli_progress_end(&progress);
     }
+    return err ? iso_fail_prefix(reterr, a->choices) : ISO_OK;
+}
+
+static enum iso_err measure(const struct arguments *a, struct measured *m, struct iso_errinfo *reterr)
+{
+    struct buf questions;
+    buf_init(&questions, 0);
+    enum iso_err err =
+        a->choices ? text_file_read(a->choices, CHOICES_BYTES_MAX, &questions, reterr) : ISO_OK;
+    for (uint32_t i = 0; i < m->n && !err && a->choices; i++) // before the text is read, which takes long
+        err = choices_check(&m->session[i], buf_strv(&questions), reterr);
+    if (err)
+        iso_fail_prefix(reterr, a->choices);
+    if (!err && a->text)
+        err = measure_text(a, m, reterr);
+    if (!err && a->choices)
+        err = measure_choices(a, m, buf_strv(&questions), reterr);
+    buf_deinit(&questions);
     return err;
 }
 
@@ -263,9 +296,15 @@ static enum iso_err open_side(const struct arguments *a, struct measured *m, con
     struct arguments with = *a;
     if (!plan_is_plan(path))
         choose_limits(&with);
-    if (m->n == 1) // the widths are those of the first
-        with.compile.quant_given = with.compile.options.quant_head_given = false,
+    if (m->n == 1) { // the widths are those of the first alone, what must be alike is the first's
+        const struct plan_limits *first = &m->session[0].plan.header->limits;
+        with.compile.quant_given = with.compile.options.quant_head_given = false;
         with.compile.options.quant = QUANT_KEEP;
+        if (!plan_is_plan(path) && !a->compile.options.slots)
+            with.compile.options.slots = first->slots;
+        if (!plan_is_plan(path) && !a->compile.options.batch_tokens)
+            with.compile.options.batch_tokens = first->batch_tokens;
+    }
     enum iso_err err = session_open(path, &with.compile, &a->run, a->json, &m->session[m->n], reterr);
     if (!err)
         m->path[m->n++] = path;
@@ -289,7 +328,9 @@ int cmd_eval(int argc, char **argv)
     struct measured m = {0};
     struct iso_errinfo e;
     cli_parse(&ARGP, argc, argv, &a);
-    enum iso_err err = open_side(&a, &m, a.file, &e);
+    enum iso_err err = check_files(&a, &e);
+    if (!err)
+        err = open_side(&a, &m, a.file, &e);
     if (!err && a.against)
         err = open_side(&a, &m, a.against, &e);
     if (!err)

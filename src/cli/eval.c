@@ -9,6 +9,7 @@
 #include "base/dmath.h"
 #include "base/fpenv.h"
 #include "base/num.h"
+#include "base/utf8.h"
 #include "cli/text_file.h"
 
 #define DECODE_PROMPT 64
@@ -24,13 +25,18 @@ enum iso_err eval_text_open(struct session *s, const char *path, uint32_t window
     enum iso_err err = text_file_read(path, TOK_TEXT_BYTES_MAX, &text, reterr);
     if (err)
         return iso_fail_prefix(reterr, path);
-    ret->ids = calloc(text.len + 2, sizeof *ret->ids);
-    if (!ret->ids)
+    size_t valid = utf8_valid_length(text.ptr, text.len), most = num_min(3 * text.len, TOK_TEXT_BYTES_MAX);
+    if (valid < text.len)
+        err = iso_fail(reterr, ISO_E_FORMAT, valid, NULL, "the text is no UTF-8 at byte %zu (0x%02X)", valid,
+                       text.ptr[valid]);
+    // NFC makes no text more than three times as long, and each byte may be a token.
+    ret->ids = err ? NULL : calloc(most + 2, sizeof *ret->ids);
+    if (!err && !ret->ids)
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the text's tokens");
     if (!err)
-        err = tok_open(s->plan.tokenizer, s->plan.tokenizer_bytes, num_max(text.len, 1), &t, reterr);
+        err = tok_open(s->plan.tokenizer, s->plan.tokenizer_bytes, num_max(most, 1), &t, reterr);
     if (!err)
-        err = tok_encode(t, buf_strv(&text), TOK_PLAIN, false, ret->ids, text.len + 2, &n, reterr);
+        err = tok_encode(t, buf_strv(&text), TOK_PLAIN, false, ret->ids, most + 2, &n, reterr);
     tok_close(t);
     buf_deinit(&text);
     ret->n = (uint32_t)(tokens_max ? num_min(n, tokens_max) : n);
@@ -111,7 +117,7 @@ static enum iso_err add_position(struct eval_sums *e, const struct unit_event *c
 }
 
 // One window, its tokens with BOS in front where the model has one.
-static enum iso_err score_window(struct eval_sums *e, const uint32_t *ids, uint32_t n, uint64_t ns[2],
+static enum iso_err score_window(struct eval_sums *e, const uint32_t *ids, uint32_t n,
                                  struct iso_errinfo *reterr)
 {
     const struct unit_request request = {
@@ -124,11 +130,8 @@ static enum iso_err score_window(struct eval_sums *e, const uint32_t *ids, uint3
     }
     while (at < n) {
         struct unit_result r[2] = {{0}};
-        for (uint32_t i = 0; i < e->n_sessions; i++) {
-            uint64_t begun = clock_now_ns();
+        for (uint32_t i = 0; i < e->n_sessions; i++)
             r[i] = unit_step(e->sessions[i]->unit);
-            ns[i] += clock_now_ns() - begun;
-        }
         for (uint32_t j = 0; j < r[0].n; j++, at++) {
             const struct unit_event *events[2] = {&r[0].events[j],
                                                   e->n_sessions == 2 ? &r[1].events[j] : NULL};
@@ -169,8 +172,26 @@ static void summarize(struct eval_sums *e, struct eval_result *ret)
     ret->nll_error = dmath_sqrt(variance > 0 ? variance / n : 0);
 }
 
-enum iso_err eval_decode(struct session *s, const struct eval_text *text, double *ret,
-                         struct iso_errinfo *reterr)
+static enum iso_err time_scoring(struct session *s, const struct eval_text *text, double *ret,
+                                 struct iso_errinfo *reterr)
+{
+    const struct unit_request request = {.prompt = text->ids,
+                                         .n_prompt = (uint32_t)num_min(text->window, text->n),
+                                         .sampling = SAMPLING_GREEDY,
+                                         .score = true};
+    uint32_t slot;
+    enum iso_err err = unit_submit(s->unit, &request, &slot, NULL, reterr);
+    if (err)
+        return err;
+    uint64_t begun = clock_now_ns();
+    while (unit_step(s->unit).rows > 0)
+        continue;
+    *ret = request.n_prompt * 1e9 / (double)(clock_now_ns() - begun);
+    return ISO_OK;
+}
+
+static enum iso_err time_decode(struct session *s, const struct eval_text *text, double *ret,
+                                struct iso_errinfo *reterr)
 {
     uint32_t room = s->plan.header->limits.max_seq_len, slot;
     struct unit_request request = {.prompt = text->ids, .sampling = SAMPLING_GREEDY, .ignore_eog = true};
@@ -196,6 +217,13 @@ enum iso_err eval_decode(struct session *s, const struct eval_text *text, double
     return ISO_OK;
 }
 
+enum iso_err eval_speed(struct session *s, const struct eval_text *text, struct eval_side *side,
+                        struct iso_errinfo *reterr)
+{
+    enum iso_err err = time_scoring(s, text, &side->scoring, reterr);
+    return err ? err : time_decode(s, text, &side->decode, reterr);
+}
+
 static enum iso_err check_pair(struct session *const *sessions, struct iso_errinfo *reterr)
 {
     const struct plan_header *a = sessions[0]->plan.header, *b = sessions[1]->plan.header;
@@ -205,16 +233,18 @@ static enum iso_err check_pair(struct session *const *sessions, struct iso_errin
                         " tokens, which can't be compared",
                         a->model.vocab, b->model.vocab);
     if (a->limits.slots != b->limits.slots || a->limits.batch_tokens != b->limits.batch_tokens)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "against",
-                        "the plans have %" PRIu32 " and %" PRIu32 " slots and %" PRIu32 " and %" PRIu32
-                        " batch tokens; they must be compiled with the same of both to be compared",
-                        a->limits.slots, b->limits.slots, a->limits.batch_tokens, b->limits.batch_tokens);
+        return iso_fail(
+            reterr, ISO_E_USAGE, 0, "against",
+            "the plans have %" PRIu32 " and %" PRIu32 " slots and %" PRIu32 " and %" PRIu32
+            " batch tokens; to be compared they must have the same: compile one of them again with "
+            "--slots %" PRIu32 " --batch-tokens %" PRIu32,
+            a->limits.slots, b->limits.slots, a->limits.batch_tokens, b->limits.batch_tokens, a->limits.slots,
+            a->limits.batch_tokens);
     return ISO_OK;
 }
 
 static enum iso_err run_windows(struct eval_sums *e, const struct eval_text *text, uint32_t *ids,
-                                struct cli_progress *progress, struct eval_result *ret,
-                                struct iso_errinfo *reterr)
+                                struct cli_progress *progress, struct iso_errinfo *reterr)
 {
     const struct tokenizer *t = e->sessions[0]->tokenizer;
     uint32_t edge = tok_adds_bos(t) && text->window > 2 ? 1 : 0;
@@ -224,10 +254,7 @@ static enum iso_err run_windows(struct eval_sums *e, const struct eval_text *tex
         if (n + edge < 2)
             break;
         memcpy(ids + edge, text->ids + at, n * sizeof *ids);
-        uint64_t ns[2] = {0};
-        enum iso_err err = score_window(e, ids, n + edge, ns, reterr);
-        for (uint32_t i = 0; i < e->n_sessions; i++)
-            ret->side[i].ns += ns[i];
+        enum iso_err err = score_window(e, ids, n + edge, reterr);
         if (err)
             return err;
         cli_progress_update(progress, at + n, text->n);
@@ -251,7 +278,7 @@ enum iso_err eval_run(struct session *const *sessions, const char *const *paths,
     if (!ids || !e.kls || !e.p)
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to evaluate");
     if (!err)
-        err = run_windows(&e, text, ids, progress, ret, reterr);
+        err = run_windows(&e, text, ids, progress, reterr);
     if (!err)
         summarize(&e, ret);
     free(ids);

@@ -21,8 +21,8 @@ void eval_text_close(struct eval_text *t);
 
 // Of one model on a text. Sums in f64, in the order of the text.
 struct eval_side {
-    double nll;  // mean negative log probability of a token, nats
-    uint64_t ns; // that scoring took
+    double nll;             // mean negative log probability of a token, nats
+    double scoring, decode; // tokens/s, by eval_speed; 0 where the plan is too short for it
 };
 
 struct eval_result {
@@ -40,9 +40,10 @@ enum iso_err eval_run(struct session *const *sessions, const char *const *paths,
                       const struct eval_text *text, struct cli_progress *progress, struct eval_result *ret,
                       struct iso_errinfo *reterr) ISO_MUST_USE;
 
-// Tokens a second of greedy decode after the text's beginning, one sequence.
-enum iso_err eval_decode(struct session *s, const struct eval_text *text, double *ret,
-                         struct iso_errinfo *reterr) ISO_MUST_USE;
+// Fills in tokens a second of scoring the first window, and of greedy decode of one sequence after the text's beginning. By
+// itself, after eval_run: threads of a unit that has just computed still look for work, and would slow another's.
+enum iso_err eval_speed(struct session *s, const struct eval_text *text, struct eval_side *side,
+                        struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // Log probabilities of ids[from..n) after what stands before each: their sum. n is at most max_seq_len.
 enum iso_err eval_continuation(struct session *s, const uint32_t *ids, uint32_t n, uint32_t from, double *ret,

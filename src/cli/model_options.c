@@ -192,6 +192,21 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
 
 const struct argp RUN_ARGP = {.options = RUN_OPTIONS, .parser = parse_run};
 
+enum iso_err compile_flags_widths_agree(const struct compile_flags *flags, const struct plan_limits *limits,
+                                        struct iso_errinfo *reterr)
+{
+    const struct compile_options *o = &flags->options;
+    if (flags->quant_given && (uint32_t)o->quant != limits->quant)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "quant",
+                        "--quant is %s and the plan was compiled with %s: compile the model again",
+                        quant_name(o->quant), quant_name(limits->quant));
+    if (o->quant_head_given && (uint32_t)o->quant_head != limits->quant_head)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "quant-embedding",
+                        "--quant-embedding is %s and the plan was compiled with %s: compile the model again",
+                        quant_name(o->quant_head), quant_name(limits->quant_head));
+    return ISO_OK;
+}
+
 enum iso_err compile_flags_agree(const struct compile_flags *flags, const struct plan_limits *limits,
                                  struct iso_errinfo *reterr)
 {
@@ -211,13 +226,5 @@ enum iso_err compile_flags_agree(const struct compile_flags *flags, const struct
     if (flags->kv_given && (uint32_t)o->kv_type != limits->kv_type)
         return iso_fail(reterr, ISO_E_USAGE, 0, "kv",
                         "--kv differs from what the plan was compiled for: compile the model again");
-    if (flags->quant_given && (uint32_t)o->quant != limits->quant)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "quant",
-                        "--quant is %s and the plan was compiled with %s: compile the model again",
-                        quant_name(o->quant), quant_name(limits->quant));
-    if (o->quant_head_given && (uint32_t)o->quant_head != limits->quant_head)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "quant-embedding",
-                        "--quant-embedding is %s and the plan was compiled with %s: compile the model again",
-                        quant_name(o->quant_head), quant_name(limits->quant_head));
-    return ISO_OK;
+    return compile_flags_widths_agree(flags, limits, reterr);
 }

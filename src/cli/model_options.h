@@ -32,3 +32,6 @@ extern const struct argp COMPILE_ARGP, RUN_ARGP;
 // Where an option was given that the plan also states, they must agree: ISO_E_USAGE naming both.
 enum iso_err compile_flags_agree(const struct compile_flags *flags, const struct plan_limits *limits,
                                  struct iso_errinfo *reterr) ISO_MUST_USE;
+// The same of --quant and --quant-embedding alone, which no plan can be sized with otherwise.
+enum iso_err compile_flags_widths_agree(const struct compile_flags *flags, const struct plan_limits *limits,
+                                        struct iso_errinfo *reterr) ISO_MUST_USE;

@@ -23,6 +23,8 @@ enum iso_err sizing_open(const char *path, const struct compile_flags *flags, st
     if (plan_is_plan(path)) {
         struct plan_op *ops = NULL;
         err = plan_peek_program(path, &s.arena, &s.header, &s.tensors, &ops, reterr);
+        if (!err)
+            err = compile_flags_widths_agree(flags, &s.header.limits, reterr);
         if (err)
             iso_fail_prefix(reterr, path);
         s.ops = ops;

@@ -97,6 +97,9 @@ void program_close(struct program *p);
 // Bytes of the plan that program_write would write, beside the weights section.
 uint64_t program_other_bytes(const struct program *p);
 
+// What program_write would say of the path before it begins: that no file can be made there, or that the space is too small.
+enum iso_err program_check_target(const struct program *p, const char *plan_path,
+                                  struct iso_errinfo *reterr) ISO_MUST_USE;
 // Packs the weights and writes the plan: whole under plan_path, or not at all. Progress is in bytes of weights. Errors start with the path of
 // the file that they are about. ISO_E_NONFINITE names a tensor that holds a NaN or infinite value.
 enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,

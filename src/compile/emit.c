@@ -205,6 +205,17 @@ static enum iso_err check_space(const struct file_writer *file, const struct pro
                     file->final_path, needed, available, needed - available);
 }
 
+enum iso_err program_check_target(const struct program *p, const char *plan_path, struct iso_errinfo *reterr)
+{
+    struct file_writer file;
+    enum iso_err err = file_write_begin(plan_path, &file, reterr);
+    if (err)
+        return err;
+    err = check_space(&file, p, reterr);
+    file_write_abandon(&file);
+    return err;
+}
+
 enum iso_err program_write(struct program *p, const char *plan_path, compile_progress *progress,
                            void *context, struct iso_errinfo *reterr)
 {

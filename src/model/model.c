@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/assert.h"
@@ -35,10 +36,25 @@ static enum iso_err sort_names(struct model *m, struct iso_errinfo *reterr)
     return ISO_OK;
 }
 
+// A file of a folder, given instead of the folder.
+static bool is_of_folder(const char *path)
+{
+    static const char *const ENDS[] = {".safetensors", ".json"};
+    for (size_t i = 0; i < ARRAY_LEN(ENDS); i++) {
+        size_t n = strlen(path), end = strlen(ENDS[i]);
+        if (n >= end && strcmp(path + n - end, ENDS[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 enum iso_err model_open(const char *path, struct model *ret, struct iso_errinfo *reterr)
 {
     struct stat s;
     struct model m = {.format = stat(path, &s) == 0 && S_ISDIR(s.st_mode) ? MODEL_HF : MODEL_GGUF};
+    if (m.format == MODEL_GGUF && is_of_folder(path))
+        return iso_fail(reterr, ISO_E_USAGE, 0, NULL,
+                        "%s: of a Hugging Face model the folder is given, not one of its files", path);
     m.reader = m.format == MODEL_HF ? &MODEL_READER_HF : &MODEL_READER_GGUF;
     if (arena_init(&m.arena, MODEL_ARENA_BYTES))
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "%s: the system refused memory to compile", path);

@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import cli
+import make_hf
 from cli import IO, OK, USAGE, Terminal, iso, misused, ok, refused
 
 
@@ -71,8 +72,42 @@ def test_mistaken_files(models, plan, tmp_path):
     copy.write_bytes(models.llama.read_bytes())
     (tmp_path / "link").symlink_to(copy)
     for output in (copy, tmp_path / "link", f"{tmp_path}/./model.gguf"):
-        refused(iso("compile", copy, "-o", output), USAGE, output, "model file itself")
+        refused(iso("compile", copy, "-o", output), USAGE, output, f"-o names a file that is read: {copy}")
     assert copy.read_bytes() == models.llama.read_bytes()
+
+
+def test_output_over_an_input(models, tmp_path):
+    """A file of the model's folder, of the adapter's, the calibration's text."""
+    folder, adapter, text = tmp_path / "model", tmp_path / "adapter", tmp_path / "text.txt"
+    make_hf.make(models.llama, folder)
+    adapter.mkdir()
+    for path in (adapter / "adapter_model.safetensors", text):
+        path.write_text("some text " * 20)
+    with_text = ["--quant", "w4", "--calibrate", text]
+    for output, given, more in ((folder / "model.safetensors", folder, []), (folder / "tokenizer.json", folder, []),
+                                (adapter / "adapter_model.safetensors", adapter, ["--lora", adapter]), (text, text, with_text),
+                                (folder, folder, [])):
+        before = output.read_bytes() if output.is_file() else None
+        refused(iso("compile", folder, "-o", output, *more), USAGE, output, f"a file that is read: {given}")
+        assert before is None or output.read_bytes() == before
+    for name in ("model.safetensors", "config.json"):
+        refused(iso("compile", folder / name, "-o", tmp_path / "m.plan"), USAGE, name, "the folder is given")
+
+
+def test_what_calibrating_would_find_too_late(models, tmp_path, monkeypatch):
+    """Is said before the model is compiled and run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = tmp_path / "text.txt"
+    text.write_text("some text " * 200)
+    calibrate = ["--quant", "w4", "--calibrate"]
+    for output, says in ((tmp_path / "none" / "m.plan", "No such file"), ("/dev/null", "no regular file")):
+        refused(iso("compile", models.llama, "-o", output, *calibrate, text), IO, says)
+    refused(iso("compile", models.llama, "-o", tmp_path / "m.plan", *calibrate, tmp_path / "none.txt"), IO, "none.txt: opening failed")
+    refused(iso("compile", models.llama, "-o", tmp_path / "m.plan", *calibrate, tmp_path), IO, "this is a folder")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt"]
+    for option in ("--calibrate", "--lora", "-o"):
+        misused(iso("compile", models.llama, "-o", tmp_path / "m.plan", option, "a", option, "b"), "is given twice")
+    misused(iso("compile", models.llama, "-o", tmp_path / "m.plan", "--lora", "a", "--prune-heads", 0.5), "give one of them")
 
 
 def test_output_that_cannot_be_written(models, tmp_path):

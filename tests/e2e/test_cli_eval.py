@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from cli import BINARY, FORMAT, IO, OK, USAGE, iso
+from cli import BINARY, FORMAT, IO, LIMIT, OK, USAGE, iso
 import make_tiny
 import reference
 
@@ -114,19 +114,45 @@ def test_the_interval_is_wilsons(models, tmp_path):
 @pytest.mark.parametrize("line,says", [
     ("{", "line 1"),
     ('{"prompt": "x", "choices": [" a"], "answer": 0}', "2 to 16"),
-    ('{"prompt": "x", "choices": [" a", " b"], "answer": 2}', "number of the right one"),
-    ('{"prompt": "x", "choices": [" a", ""], "answer": 0}', "2 to 16 texts"),
+    ('{"prompt": "x", "choices": [" a", " b"], "answer": 2}', "number of the right choice, from 0 to 1"),
+    ('{"prompt": "x", "choices": [" a", ""], "answer": 0}', "choice 1 (from 0) is no text, or empty"),
     ('{"choices": [" a", " b"], "answer": 0}', '"prompt"'),
+    ('{"prompt": "x", "choice": [" a", " b"], "answer": 0}', '"choices"'),
+    ('\n \t\n{"prompt": "x", "choices": [" a", " b"], "answer": "0"}', "line 3"),
+    ('{"prompt": "x", "choices": [" a", " b"], "answer": 0}\n{"prompt": "' + "x " * 3000 + '", "choices": [" a", " b"], "answer": 0}',
+     "line 2"),
     ('{"prompt": "", "choices": [" a", " b"], "answer": 0}', "no token of its own"),
     ("", "no question"),
 ])
 def test_bad_questions(models, tmp_path, line, says):
     (tmp_path / "q.jsonl").write_text(line)
     r = iso("eval", models / "m.gguf", "--choices", tmp_path / "q.jsonl")
-    assert r.code == FORMAT and says.encode() in r.notes and b"q.jsonl" in r.notes, r
+    assert r.code in (FORMAT, LIMIT) and b"answering" not in r.err and says.encode() in r.notes and b"q.jsonl" in r.notes, r
 
 
-def test_refusals(models, tmp_path):
+@pytest.mark.parametrize("raw,at", [(b"caf\xe9 and more of it", 3), (b"\xff\xfet\x00e\x00", 0), (b"fine, but \xe2\x82", 10)])
+def test_text_that_is_no_utf8(models, tmp_path, raw, at):
+    (tmp_path / "t.txt").write_bytes(raw)
+    r = iso("eval", models / "m.gguf", "--text", tmp_path / "t.txt")
+    assert r.code == FORMAT and f"t.txt: the text is no UTF-8 at byte {at} (0x{raw[at]:02X})" in r.err.decode(), r
+
+
+def test_text_that_grows_when_it_is_normalized(models, tmp_path):
+    (tmp_path / "t.txt").write_text("\u0958\ufb1d\U0001d15e" * 60, encoding="utf-8")
+    r = iso("eval", models / "q.gguf", "--text", tmp_path / "t.txt", "--json")
+    assert r.code == OK and r.json["tokens_scored"] > 60, r
+
+
+def test_a_plan_against_its_own_file(models, tmp_path):
+    """Which is compiled with the plan's slots and batch."""
+    plan = tmp_path / "m.plan"
+    assert iso("compile", models / "m.gguf", "-o", plan, "--batch-tokens", 40).code == OK
+    r = iso("eval", plan, "--against", models / "m.gguf", "--text", models / "text.txt", "--json")
+    assert r.code == OK and r.json["kl_mean"] == 0, r
+    assert r.json["model"]["scoring_tokens_per_s"] > 0 and r.json["against"]["decode_tokens_per_s"] > 0
+
+
+def test_refusals(models, tmp_path, monkeypatch):
     text = models / "text.txt"
     (tmp_path / "one.txt").write_text("a")
     for args, code, says in (
@@ -135,13 +161,25 @@ def test_refusals(models, tmp_path):
         ([models / "m.gguf", "--text", tmp_path / "one.txt", "--tokens", 1], USAGE, "tokens"),
         ([models / "m.gguf", "--text", text, "--quant", "w5"], USAGE, "allowed are keep, f16, w8, w6 and w4"),
         ([models / "m.gguf", "--text", text, "--window", 100000], USAGE, "--window"),
+        ([models / "m.gguf", "--text", text, "--window", 64, "-c", 32], USAGE, "--window is 64 and --max-seq-len 32"),
+        ([models / "m.gguf", "--choices", text, "--window", 64], USAGE, "--window goes with --text"),
+        ([models / "m.gguf", "--choices", text, "--tokens", 64], USAGE, "--tokens goes with --text"),
+        ([models / "m.gguf", "--text", text, "--text", text], USAGE, "--text is given twice"),
     ):
         r = iso("eval", *args)
         assert r.code == code and says in r.err.decode(), r
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for args, says in ((["--text", tmp_path / "none.txt"], "none.txt: opening failed"),
+                       (["--text", text, "--choices", tmp_path / "none"], "none: opening failed"),
+                       (["--text", text, "--against", tmp_path / "none"], "none: opening failed"),
+                       (["--text", tmp_path], "this is a folder")):
+        r = iso("eval", models / "m.gguf", *args)
+        assert r.code == IO and says in r.err.decode() and not (tmp_path / "cache").exists(), r
+    monkeypatch.undo()
     plans = tmp_path / "a.plan", tmp_path / "b.plan"
     for plan, slots in zip(plans, (2, 3)):
         assert iso("compile", models / "m.gguf", "-o", plan, "--slots", slots).code == OK
     r = iso("eval", plans[0], "--against", plans[1], "--text", text)
-    assert r.code == USAGE and b"2 and 3 slots" in r.notes, r
+    assert r.code == USAGE and b"2 and 3 slots" in r.notes and b"--slots 2" in r.notes, r
     r = iso("eval", plans[0], "--text", text, "--quant", "w8")
     assert r.code == USAGE and b"--quant is w8 and the plan was compiled with keep" in r.notes, r

@@ -167,3 +167,12 @@ def test_more_threads_more_stacks(plan):
 
 def test_demo_model(demo_plan):
     assert fit(cli.demo_model(), "-c", 512) == fit(demo_plan)
+
+
+def test_a_plan_has_its_widths(models, plan, tmp_path):
+    """Sizes of other ones are had from the model file."""
+    for option in ("--quant", "--quant-embedding"):
+        refused(iso("fit", plan, option, "w4"), USAGE, plan, f"{option} is w4 and the plan was compiled with keep")
+    ok("compile", models.llama, "-o", tmp_path / "m.plan", "--quant", "w8")
+    told = fit(models.llama, "--quant", "w8")
+    assert told == fit(tmp_path / "m.plan", "--quant", "w8") and told["weights"] != fit(models.llama)["weights"]
