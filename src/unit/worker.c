@@ -184,13 +184,19 @@ static enum iso_err open_unit(struct worker *w, struct iso_errinfo *reterr)
     return unit_open(&w->plan, &unit, &w->unit, reterr);
 }
 
+// Those to the whole process group are the front's to answer; it ends this process through the channel.
+static void ignore_signals(void)
+{
+    static const int FOR_ALL[] = {SIGINT, SIGTERM, SIGHUP};
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < sizeof FOR_ALL / sizeof FOR_ALL[0]; i++)
+        sigaction(FOR_ALL[i], &ignore, NULL);
+}
+
 enum iso_err worker_run(struct iso_errinfo *reterr)
 {
     static struct worker w;
-    // Signals to the whole process group are the front's to answer; it ends this process through the channel.
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
+    ignore_signals();
     enum iso_err err = channel_map(WORKER_FD_CHANNEL, &w.channel, reterr);
     if (err)
         return err;
