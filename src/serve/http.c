@@ -6,7 +6,9 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -15,7 +17,7 @@
 #include "base/num.h"
 #include "serve/error_body.h"
 
-#define SWEEP_MS    100
+#define SWEEP_US    100000
 #define BLOCK_BYTES ((size_t)16 << 10) // that the library takes of an answer at once
 #define HEADERS_MAX 16                 // of an answer, from the caller
 #define BACKLOG     1024
@@ -34,7 +36,7 @@ struct connection {
     struct MHD_Connection *mhd;
     struct connection *next, **at; // where the pointer to it stands
     struct http_request *request;  // NULL between two
-    struct event *change;          // of the socket, seen beside the library
+    sd_event_source *change;       // of the socket, seen beside the library
     int fd;
     bool refused; // over connections_max
     bool left;    // the client closed its side
@@ -62,7 +64,8 @@ struct http_request {
 struct http {
     struct http_config config;
     struct MHD_Daemon *daemon;
-    struct event *readable, *pump, *sweep;
+    sd_event *loop;
+    sd_event_source *readable, *pump, *sweep;
     struct connection *connections;
     uint32_t n_connections, n_refused;
     uint64_t bodies_bytes;
@@ -74,20 +77,28 @@ struct http {
 
 static void pump_later(struct http *h)
 {
-    event_active(h->pump, EV_TIMEOUT, 0);
+    (void)sd_event_source_set_enabled(h->pump, SD_EVENT_ONESHOT);
 }
 
-static void on_pump(evutil_socket_t fd, short what, void *context)
+static int run_library(struct http *h)
 {
-    (void)fd, (void)what;
-    struct http *h = context;
     MHD_UNSIGNED_LONG_LONG wait;
     MHD_run(h->daemon);
-    if (MHD_get_timeout(h->daemon, &wait) == MHD_YES) {
-        const struct timeval in = {.tv_sec = (time_t)(wait / 1000),
-                                   .tv_usec = (suseconds_t)(wait % 1000 * 1000)};
-        evtimer_add(h->pump, &in);
-    }
+    if (MHD_get_timeout(h->daemon, &wait) == MHD_YES && wait == 0)
+        pump_later(h); // it has more to do
+    return 0;
+}
+
+static int on_readable(sd_event_source *source, int fd, uint32_t what, void *context)
+{
+    (void)source, (void)fd, (void)what;
+    return run_library(context);
+}
+
+static int on_pump(sd_event_source *source, void *context)
+{
+    (void)source;
+    return run_library(context);
 }
 
 static void resume(struct http_request *r)
@@ -302,16 +313,17 @@ static void on_completed(void *context, struct MHD_Connection *mhd, void **state
 // ---- Connections ----
 
 // The socket's state changed. A reset comes as something to read, too.
-static void on_change(evutil_socket_t fd, short what, void *context)
+static int on_change(sd_event_source *source, int fd, uint32_t what, void *context)
 {
-    (void)what;
+    (void)source, (void)what;
     struct connection *c = context;
     struct pollfd now = {.fd = fd, .events = POLLRDHUP};
     if (poll(&now, 1, 0) != 1)
-        return;
+        return 0;
     c->left = true;
     if (c->request && (c->request->state == WITH_CALLER || c->request->state == STREAMING))
         drop_connection(c);
+    return 0;
 }
 
 static void connection_open(struct http *h, struct MHD_Connection *mhd, void **context)
@@ -325,10 +337,8 @@ static void connection_open(struct http *h, struct MHD_Connection *mhd, void **c
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     c->deadline_ns = clock_now_ns() + h->config.head_ms * NS_PER_MS;
     c->refused = h->n_connections - h->n_refused >= h->config.connections_max;
-    c->change =
-        event_new(event_get_base(h->readable), c->fd, EV_READ | EV_CLOSED | EV_ET | EV_PERSIST, on_change, c);
-    if (c->change)
-        event_add(c->change, NULL);
+    // Without it a client's leaving is noticed when it is written to.
+    (void)sd_event_add_io(h->loop, &c->change, c->fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_change, c);
     h->n_connections++;
     h->n_refused += c->refused;
     c->next = h->connections;
@@ -342,14 +352,14 @@ static void connection_close(struct http *h, struct connection *c)
 {
     if (!c)
         return;
-    if (c->change)
-        event_free(c->change);
+    sd_event_source_disable_unref(c->change);
     *c->at = c->next;
     if (c->next)
         c->next->at = c->at;
     h->n_connections--;
     h->n_refused -= c->refused;
     free(c);
+    pump_later(h); // the library may accept again, but looks only when it runs
 }
 
 static void on_connection(void *context, struct MHD_Connection *mhd, void **socket_context,
@@ -371,14 +381,15 @@ static bool is_late(const struct connection *c, uint64_t now)
     return unread && now > r->progress_ns + c->h->config.stall_ms * NS_PER_MS;
 }
 
-static void on_sweep(evutil_socket_t fd, short what, void *context)
+static int on_sweep(sd_event_source *source, uint64_t due_us, void *context)
 {
-    (void)fd, (void)what;
+    (void)due_us;
     struct http *h = context;
     uint64_t now = clock_now_ns();
     for (struct connection *c = h->connections; c; c = c->next)
         if (is_late(c, now))
             drop_connection(c);
+    return sd_event_source_set_time_relative(source, SWEEP_US);
 }
 
 // ---- The caller's side ----
@@ -526,25 +537,23 @@ static struct MHD_Daemon *start_daemon(struct http *h)
                             1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
 }
 
-static enum iso_err open_events(struct event_base *base, struct http *h)
+static bool open_events(struct http *h)
 {
-    const struct timeval period = {.tv_usec = SWEEP_MS * 1000};
     int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    h->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_pump, h);
-    h->pump = evtimer_new(base, on_pump, h);
-    h->sweep = event_new(base, -1, EV_PERSIST, on_sweep, h);
-    bool ok = h->readable && h->pump && h->sweep && event_add(h->readable, NULL) == 0 &&
-              event_add(h->sweep, &period) == 0;
-    return ok ? ISO_OK : ISO_E_NOMEM;
+    return sd_event_add_io(h->loop, &h->readable, fd, EPOLLIN, on_readable, h) >= 0 &&
+           sd_event_add_defer(h->loop, &h->pump, on_pump, h) >= 0 &&
+           sd_event_add_time_relative(h->loop, &h->sweep, CLOCK_MONOTONIC, SWEEP_US, 0, on_sweep, h) >= 0 &&
+           sd_event_source_set_enabled(h->sweep, SD_EVENT_ON) >= 0;
 }
 
-enum iso_err http_open(struct event_base *base, const struct http_config *config, struct http **ret,
+enum iso_err http_open(sd_event *loop, const struct http_config *config, struct http **ret,
                        struct iso_errinfo *reterr)
 {
     struct http *h = calloc(1, sizeof *h);
     if (!h)
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
     h->config = *config;
+    h->loop = sd_event_ref(loop);
     h->listener = -1;
     enum iso_err err = listen_on(config, &h->listener, &h->port, reterr);
     if (!err) {
@@ -553,7 +562,7 @@ enum iso_err http_open(struct event_base *base, const struct http_config *config
             err = iso_fail(reterr, ISO_E_USAGE, 0, "tls", "the HTTP library refuses to start%s",
                            config->certificate ? ": is this certificate one, and the key its own?" : "");
     }
-    if (!err && open_events(base, h))
+    if (!err && !open_events(h))
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
     if (err)
         http_close(h);
@@ -584,10 +593,10 @@ void http_close(struct http *h)
     } else if (h->listener >= 0) {
         close(h->listener);
     }
-    struct event *events[] = {h->readable, h->pump, h->sweep};
-    for (size_t i = 0; i < ARRAY_LEN(events); i++)
-        if (events[i])
-            event_free(events[i]);
+    sd_event_source_disable_unref(h->readable);
+    sd_event_source_disable_unref(h->pump);
+    sd_event_source_disable_unref(h->sweep);
+    sd_event_unref(h->loop);
     free(h);
 }
 

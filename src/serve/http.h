@@ -10,9 +10,9 @@
 // not yet read of a stream, in bytes and in time.
 #pragma once
 
-#include <event2/event.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <systemd/sd-event.h>
 
 #include "base/err.h"
 #include "base/strv.h"
@@ -42,7 +42,7 @@ struct http_config {
 };
 
 // ISO_E_USAGE: no such address, certificate or key; ISO_E_IO: the address can't be listened on.
-enum iso_err http_open(struct event_base *base, const struct http_config *config, struct http **ret,
+enum iso_err http_open(sd_event *loop, const struct http_config *config, struct http **ret,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
 void http_close(struct http *h);
 // The port listened on.

@@ -10,7 +10,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILDS = ["build"]
+BUILDS = ["build", "build-asan"]
 
 
 class Server:

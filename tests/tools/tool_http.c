@@ -12,16 +12,16 @@
 
 struct task {
     struct http_request *request;
-    struct event *timer;
+    sd_event_source *timer;
     unsigned long n, bytes;
 };
 
-static struct event_base *base;
+static sd_event *loop;
 static struct http *server;
 
 static void task_free(struct task *t)
 {
-    event_free(t->timer);
+    sd_event_source_disable_unref(t->timer);
     free(t);
 }
 
@@ -47,16 +47,24 @@ static void write_line(struct task *t)
     }
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *context)
+static int on_timer(sd_event_source *source, uint64_t due_us, void *context)
 {
-    (void)fd, (void)what;
+    (void)due_us;
     struct task *t = context;
     if (strcmp(http_path(t->request), "/later") == 0) {
         http_respond(t->request, 200, "text/plain", http_body(t->request));
         task_free(t);
-        return;
+        return 0;
     }
+    sd_event_source_set_time_relative(source, 1000);
     write_line(t);
+    return 0;
+}
+
+static void start_timer(struct task *t, uint64_t us)
+{
+    ASSERT(sd_event_add_time_relative(loop, &t->timer, CLOCK_MONOTONIC, us, 1, on_timer, t) >= 0);
+    sd_event_source_set_enabled(t->timer, SD_EVENT_ON);
 }
 
 static unsigned long number(const struct http_request *r, const char *name, unsigned long otherwise)
@@ -73,17 +81,16 @@ static void on_request(void *context, struct http_request *r)
     say(http_method(r), r);
     struct task *t = calloc(1, sizeof *t);
     ASSERT(t);
-    *t = (struct task){r, event_new(base, -1, EV_PERSIST, on_timer, t), number(r, "n", 10),
-                       number(r, "bytes", 100)};
+    *t = (struct task){r, NULL, number(r, "n", 10), number(r, "bytes", 100)};
     http_set_data(r, t);
     if (strcmp(path, "/later") == 0) {
-        event_add(t->timer, &(struct timeval){.tv_usec = 50000});
+        start_timer(t, 50000);
     } else if (strcmp(path, "/hold") == 0) {
         return;
     } else if (strcmp(path, "/stream") == 0 || strcmp(path, "/flood") == 0) {
         http_add_header(r, "X-Kind", "stream");
         http_stream(r, 200, "text/plain");
-        event_add(t->timer, &(struct timeval){.tv_usec = 1000});
+        start_timer(t, 1000);
     } else {
         task_free(t);
         snprintf(text, sizeof text, "%u", http_connections(server));
@@ -96,12 +103,6 @@ static void on_gone(void *context, struct http_request *r)
     (void)context;
     say("gone", r);
     task_free(http_data(r));
-}
-
-static void on_signal(evutil_socket_t fd, short what, void *context)
-{
-    (void)fd, (void)what, (void)context;
-    event_base_loopbreak(base);
 }
 
 int main(int argc, char **argv)
@@ -129,20 +130,20 @@ int main(int argc, char **argv)
         else
             config.address = argv[i];
     }
-    base = event_base_new();
-    ASSERT(base);
-    if (http_open(base, &config, &server, &e)) {
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
+    ASSERT(sd_event_new(&loop) >= 0);
+    if (http_open(loop, &config, &server, &e)) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }
-    struct event *end = evsignal_new(base, SIGTERM, on_signal, NULL);
-    event_add(end, NULL);
+    ASSERT(sd_event_add_signal(loop, NULL, SIGTERM, NULL, NULL) >= 0); // which ends the loop
     printf("%u\n", http_port(server));
     fflush(stdout);
-    event_base_dispatch(base);
+    ASSERT(sd_event_loop(loop) >= 0);
     http_close(server);
-    event_free(end);
-    event_base_free(base);
-    libevent_global_shutdown();
+    sd_event_unref(loop);
     return 0;
 }
