@@ -1,0 +1,611 @@
+#include "serve/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/num.h"
+#include "serve/error_body.h"
+
+#define SWEEP_US    100000
+#define BLOCK_BYTES ((size_t)16 << 10) // that the library takes of an answer at once
+#define HEADERS_MAX 16                 // of an answer, from the caller
+#define BACKLOG     1024
+#define NS_PER_MS   UINT64_C(1000000)
+
+enum request_state {
+    RECEIVING,
+    WITH_CALLER, // on_request was called, nothing is answered yet
+    ANSWERING,   // what is left is to be taken by the client
+    STREAMING,   // the caller writes more
+    DROPPED,     // the connection is being closed, whatever the caller does
+};
+
+struct connection {
+    struct http *h;
+    struct MHD_Connection *mhd;
+    struct connection *next, **at; // where the pointer to it stands
+    struct http_request *request;  // NULL between two
+    sd_event_source *change;       // of the socket, seen beside the library
+    int fd;
+    bool refused; // over connections_max
+    bool left;    // the client closed its side
+    uint64_t deadline_ns;
+};
+
+struct http_request {
+    struct connection *c;
+    const char *method;
+    char *path;
+    enum request_state state;
+    bool suspended, too_long;
+    struct buf body;
+    uint64_t body_reserved; // of bodies_bytes_max
+    unsigned status;
+    struct MHD_Response *response;
+    struct buf out;
+    size_t taken; // of out
+    uint64_t progress_ns;
+    uint32_t n_headers;
+    char *headers[HEADERS_MAX][2];
+    void *data;
+};
+
+struct http {
+    struct http_config config;
+    struct MHD_Daemon *daemon;
+    sd_event *loop;
+    sd_event_source *readable, *pump, *sweep;
+    struct connection *connections;
+    uint32_t n_connections, n_refused;
+    uint64_t bodies_bytes;
+    uint16_t port;
+    int listener; // -1: MHD has it or it is closed
+};
+
+// ---- What the library is told ----
+
+static void pump_later(struct http *h)
+{
+    (void)sd_event_source_set_enabled(h->pump, SD_EVENT_ONESHOT);
+}
+
+static int run_library(struct http *h)
+{
+    MHD_UNSIGNED_LONG_LONG wait;
+    MHD_run(h->daemon);
+    if (MHD_get_timeout(h->daemon, &wait) == MHD_YES && wait == 0)
+        pump_later(h); // it has more to do
+    return 0;
+}
+
+static int on_readable(sd_event_source *source, int fd, uint32_t what, void *context)
+{
+    (void)source, (void)fd, (void)what;
+    return run_library(context);
+}
+
+static int on_pump(sd_event_source *source, void *context)
+{
+    (void)source;
+    return run_library(context);
+}
+
+static void resume(struct http_request *r)
+{
+    if (!r->suspended)
+        return;
+    r->suspended = false;
+    MHD_resume_connection(r->c->mhd);
+    pump_later(r->c->h);
+}
+
+static void suspend(struct http_request *r)
+{
+    ASSERT(!r->suspended);
+    r->suspended = true;
+    MHD_suspend_connection(r->c->mhd);
+}
+
+// The library notices and completes the request.
+static void drop_connection(struct connection *c)
+{
+    shutdown(c->fd, SHUT_RDWR);
+    if (c->request)
+        resume(c->request);
+    pump_later(c->h);
+}
+
+// The next bytes of an answer for the client.
+static ssize_t read_answer(void *context, uint64_t at, char *to, size_t max)
+{
+    struct http_request *r = context;
+    (void)at;
+    if (r->state == DROPPED)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = num_min(max, r->out.len - r->taken);
+    r->progress_ns = clock_now_ns();
+    if (n == 0 && r->state == ANSWERING)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0) {
+        suspend(r);
+        return 0;
+    }
+    memcpy(to, r->out.ptr + r->taken, n);
+    r->taken += n;
+    if (r->taken == r->out.len && r->state == STREAMING) {
+        buf_reset(&r->out);
+        r->taken = 0;
+    }
+    return (ssize_t)n;
+}
+
+static void make_response(struct http_request *r, unsigned status, const char *content_type, uint64_t length)
+{
+    ASSERT(!r->response);
+    r->status = status;
+    r->progress_ns = clock_now_ns();
+    r->response = MHD_create_response_from_callback(length, BLOCK_BYTES, read_answer, r, NULL);
+    if (!r->response) {
+        r->state = DROPPED;
+        return;
+    }
+    if (content_type)
+        MHD_add_response_header(r->response, MHD_HTTP_HEADER_CONTENT_TYPE, content_type);
+    for (uint32_t i = 0; i < r->n_headers; i++)
+        MHD_add_response_header(r->response, r->headers[i][0], r->headers[i][1]);
+    resume(r);
+}
+
+static enum MHD_Result queue(struct http_request *r)
+{
+    enum MHD_Result queued = MHD_queue_response(r->c->mhd, r->status, r->response);
+    MHD_destroy_response(r->response);
+    r->response = NULL;
+    return queued;
+}
+
+// An answer of this file's own.
+static enum MHD_Result refuse(struct http_request *r, unsigned status, const char *why)
+{
+    struct buf body;
+    buf_init(&body, 4096);
+    bool made = error_body(&body, status, why, NULL, NULL) == ISO_OK;
+    http_add_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        http_add_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    http_respond(r, status, "application/json", made ? buf_strv(&body) : STRV_LIT(""));
+    buf_deinit(&body);
+    return r->response ? queue(r) : MHD_NO;
+}
+
+// ---- Receiving ----
+
+static struct http_request *request_open(struct connection *c, const char *path, const char *method)
+{
+    struct http_request *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->c = c;
+    r->method = method;
+    r->path = strdup(path);
+    buf_init(&r->body, c->h->config.body_bytes_max + 1);
+    buf_init(&r->out, SIZE_MAX);
+    c->request = r;
+    c->deadline_ns = clock_now_ns() + c->h->config.body_ms * NS_PER_MS;
+    return r;
+}
+
+static void request_close(struct http_request *r)
+{
+    r->c->h->bodies_bytes -= r->body_reserved;
+    for (uint32_t i = 0; i < r->n_headers; i++)
+        free(r->headers[i][0]), free(r->headers[i][1]);
+    if (r->response)
+        MHD_destroy_response(r->response);
+    buf_deinit(&r->body);
+    buf_deinit(&r->out);
+    free(r->path);
+    free(r);
+}
+
+// Counts n bytes of a body before they are kept.
+static bool reserve(struct http_request *r, uint64_t n)
+{
+    struct http *h = r->c->h;
+    if (n > h->config.bodies_bytes_max - h->bodies_bytes)
+        return false;
+    h->bodies_bytes += n;
+    r->body_reserved += n;
+    return true;
+}
+
+// The head is there.
+static enum MHD_Result begin(struct connection *c, const char *path, const char *method, void **state)
+{
+    struct http_request *r = request_open(c, path, method);
+    if (!r || !r->path)
+        return MHD_NO;
+    *state = r;
+    if (c->refused)
+        return refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                      "the server has as many connections as it takes; try again");
+    const char *length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (length && strtoull(length, NULL, 10) > c->h->config.body_bytes_max)
+        return refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is longer than this server takes");
+    return MHD_YES;
+}
+
+static enum MHD_Result receive(struct http_request *r, const char *bytes, size_t n)
+{
+    if (r->too_long || r->state != RECEIVING)
+        return MHD_YES; // passed over, within body_ms
+    if (n > r->c->h->config.body_bytes_max - r->body.len)
+        r->too_long = true;
+    else if (!reserve(r, n) || buf_append(&r->body, bytes, n))
+        return MHD_NO;
+    return MHD_YES;
+}
+
+static enum MHD_Result complete(struct http_request *r)
+{
+    struct connection *c = r->c;
+    if (r->too_long)
+        return refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is longer than this server takes");
+    if (c->left || buf_append_byte(&r->body, 0))
+        return MHD_NO;
+    r->body.len--;
+    r->state = WITH_CALLER;
+    c->h->config.on_request(c->h->config.context, r);
+    if (r->response)
+        return queue(r);
+    if (r->state == DROPPED)
+        return MHD_NO;
+    suspend(r);
+    return MHD_YES;
+}
+
+static enum MHD_Result on_access(void *context, struct MHD_Connection *mhd, const char *path,
+                                 const char *method, const char *version, const char *bytes, size_t *n,
+                                 void **state)
+{
+    (void)context, (void)version;
+    struct http_request *r = *state;
+    if (!r)
+        return begin(MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context, path,
+                     method, state);
+    if (*n > 0) {
+        enum MHD_Result result = receive(r, bytes, *n);
+        *n = 0;
+        return result;
+    }
+    if (r->state == RECEIVING)
+        return complete(r);
+    return r->response ? queue(r) : MHD_NO; // resumed: answered, or dropped
+}
+
+static void on_completed(void *context, struct MHD_Connection *mhd, void **state,
+                         enum MHD_RequestTerminationCode why)
+{
+    (void)mhd, (void)why;
+    struct http *h = context;
+    struct http_request *r = *state;
+    if (!r)
+        return;
+    r->c->request = NULL;
+    r->c->deadline_ns = clock_now_ns() + h->config.idle_ms * NS_PER_MS;
+    if (r->state == WITH_CALLER || r->state == STREAMING)
+        h->config.on_gone(h->config.context, r);
+    request_close(r);
+    *state = NULL;
+}
+
+// ---- Connections ----
+
+// The socket's state changed. A reset comes as something to read, too.
+static int on_change(sd_event_source *source, int fd, uint32_t what, void *context)
+{
+    (void)source, (void)what;
+    struct connection *c = context;
+    struct pollfd now = {.fd = fd, .events = POLLRDHUP};
+    if (poll(&now, 1, 0) != 1)
+        return 0;
+    c->left = true;
+    if (c->request && (c->request->state == WITH_CALLER || c->request->state == STREAMING))
+        drop_connection(c);
+    return 0;
+}
+
+static void connection_open(struct http *h, struct MHD_Connection *mhd, void **context)
+{
+    struct connection *c = calloc(1, sizeof *c);
+    *context = c;
+    if (!c)
+        return;
+    c->h = h;
+    c->mhd = mhd;
+    c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    c->deadline_ns = clock_now_ns() + h->config.head_ms * NS_PER_MS;
+    c->refused = h->n_connections - h->n_refused >= h->config.connections_max;
+    // Without it a client's leaving is noticed when it is written to.
+    (void)sd_event_add_io(h->loop, &c->change, c->fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_change, c);
+    h->n_connections++;
+    h->n_refused += c->refused;
+    c->next = h->connections;
+    c->at = &h->connections;
+    if (c->next)
+        c->next->at = &c->next;
+    h->connections = c;
+}
+
+static void connection_close(struct http *h, struct connection *c)
+{
+    if (!c)
+        return;
+    sd_event_source_disable_unref(c->change);
+    *c->at = c->next;
+    if (c->next)
+        c->next->at = c->at;
+    h->n_connections--;
+    h->n_refused -= c->refused;
+    free(c);
+    pump_later(h); // the library may accept again, but looks only when it runs
+}
+
+static void on_connection(void *context, struct MHD_Connection *mhd, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        connection_open(context, mhd, socket_context);
+    else
+        connection_close(context, *socket_context);
+}
+
+// Whether it takes longer than it may.
+static bool is_late(const struct connection *c, uint64_t now)
+{
+    const struct http_request *r = c->request;
+    if (!r || r->state == RECEIVING)
+        return now > c->deadline_ns;
+    bool unread = r->state == ANSWERING || (r->state == STREAMING && r->out.len > r->taken);
+    return unread && now > r->progress_ns + c->h->config.stall_ms * NS_PER_MS;
+}
+
+static int on_sweep(sd_event_source *source, uint64_t due_us, void *context)
+{
+    (void)due_us;
+    struct http *h = context;
+    uint64_t now = clock_now_ns();
+    for (struct connection *c = h->connections; c; c = c->next)
+        if (is_late(c, now))
+            drop_connection(c);
+    return sd_event_source_set_time_relative(source, SWEEP_US);
+}
+
+// ---- The caller's side ----
+
+const char *http_method(const struct http_request *r)
+{
+    return r->method;
+}
+
+const char *http_path(const struct http_request *r)
+{
+    return r->path;
+}
+
+const char *http_header(const struct http_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->c->mhd, MHD_HEADER_KIND, name);
+}
+
+const char *http_query(const struct http_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->c->mhd, MHD_GET_ARGUMENT_KIND, name);
+}
+
+struct strv http_body(const struct http_request *r)
+{
+    return buf_strv(&r->body);
+}
+
+void http_set_data(struct http_request *r, void *data)
+{
+    r->data = data;
+}
+
+void *http_data(const struct http_request *r)
+{
+    return r->data;
+}
+
+static bool is_clean(const char *value)
+{
+    for (; *value; value++)
+        if ((unsigned char)*value < 0x20 || *value == 0x7F)
+            return false;
+    return true;
+}
+
+void http_add_header(struct http_request *r, const char *name, const char *value)
+{
+    if (!is_clean(value))
+        return;
+    ASSERT(r->n_headers < HEADERS_MAX);
+    char **header = r->headers[r->n_headers++];
+    header[0] = strdup(name);
+    header[1] = strdup(value);
+    if (!header[0] || !header[1]) {
+        free(header[0]), free(header[1]);
+        r->n_headers--;
+    }
+}
+
+void http_respond(struct http_request *r, unsigned status, const char *content_type, struct strv body)
+{
+    ASSERT(r->state == WITH_CALLER || r->state == RECEIVING);
+    r->state = ANSWERING;
+    if (buf_append_strv(&r->out, body)) {
+        r->state = DROPPED;
+        drop_connection(r->c);
+        return;
+    }
+    make_response(r, status, content_type, body.len);
+}
+
+void http_stream(struct http_request *r, unsigned status, const char *content_type)
+{
+    ASSERT(r->state == WITH_CALLER);
+    r->state = STREAMING;
+    make_response(r, status, content_type, MHD_SIZE_UNKNOWN);
+}
+
+bool http_write(struct http_request *r, struct strv bytes)
+{
+    if (r->state == STREAMING && bytes.len <= r->c->h->config.unread_bytes_max - (r->out.len - r->taken) &&
+        buf_append_strv(&r->out, bytes) == ISO_OK) {
+        resume(r);
+        return true;
+    }
+    r->state = DROPPED;
+    drop_connection(r->c);
+    return false;
+}
+
+void http_end(struct http_request *r)
+{
+    if (r->state == STREAMING)
+        r->state = ANSWERING;
+    resume(r);
+}
+
+// ---- The server ----
+
+static enum iso_err listen_on(const struct http_config *config, int *ret_fd, uint16_t *ret_port,
+                              struct iso_errinfo *reterr)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(config->port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(config->port)};
+    bool is_v6 = inet_pton(AF_INET6, config->address, &v6.sin6_addr) == 1;
+    if (!is_v6 && inet_pton(AF_INET, config->address, &v4.sin_addr) != 1)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "listen", "\"%s\" is no numeric IPv4 or IPv6 address",
+                        config->address);
+    const struct sockaddr *address = is_v6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
+    socklen_t length = is_v6 ? sizeof v6 : sizeof v4;
+    const int yes = 1;
+    int fd = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) || bind(fd, address, length) ||
+        listen(fd, BACKLOG) ||
+        getsockname(fd, is_v6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, &length)) {
+        enum iso_err err = iso_fail(reterr, ISO_E_IO, 0, "listen", "listening on %s port %u failed: %s",
+                                    config->address, config->port, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return err;
+    }
+    *ret_fd = fd;
+    *ret_port = ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
+    return ISO_OK;
+}
+
+static struct MHD_Daemon *start_daemon(struct http *h)
+{
+    const struct http_config *config = &h->config;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)config->certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)config->key},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    if (!config->certificate)
+        tls[0] = tls[2];
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (config->certificate ? MHD_USE_TLS : 0);
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+                            on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+                            (unsigned)(config->connections_max + HTTP_REFUSALS),
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, HTTP_HEAD_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
+                            1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+}
+
+static bool open_events(struct http *h)
+{
+    int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    return sd_event_add_io(h->loop, &h->readable, fd, EPOLLIN, on_readable, h) >= 0 &&
+           sd_event_add_defer(h->loop, &h->pump, on_pump, h) >= 0 &&
+           sd_event_add_time_relative(h->loop, &h->sweep, CLOCK_MONOTONIC, SWEEP_US, 0, on_sweep, h) >= 0 &&
+           sd_event_source_set_enabled(h->sweep, SD_EVENT_ON) >= 0;
+}
+
+enum iso_err http_open(sd_event *loop, const struct http_config *config, struct http **ret,
+                       struct iso_errinfo *reterr)
+{
+    struct http *h = calloc(1, sizeof *h);
+    if (!h)
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
+    h->config = *config;
+    h->loop = sd_event_ref(loop);
+    h->listener = -1;
+    enum iso_err err = listen_on(config, &h->listener, &h->port, reterr);
+    if (!err) {
+        h->daemon = start_daemon(h);
+        if (!h->daemon)
+            err = iso_fail(reterr, ISO_E_USAGE, 0, "tls", "the HTTP library refuses to start%s",
+                           config->certificate ? ": is this certificate one, and the key its own?" : "");
+    }
+    if (!err && !open_events(h))
+        err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
+    if (err)
+        http_close(h);
+    else
+        *ret = h;
+    return err;
+}
+
+void http_stop_accepting(struct http *h)
+{
+    if (h->listener < 0)
+        return;
+    int fd = (int)MHD_quiesce_daemon(h->daemon);
+    close(fd);
+    h->listener = -1;
+}
+
+void http_close(struct http *h)
+{
+    if (!h)
+        return;
+    for (struct connection *c = h->connections; c; c = c->next)
+        if (c->request)
+            resume(c->request); // the library stops none that is suspended
+    if (h->daemon) {
+        http_stop_accepting(h);
+        MHD_stop_daemon(h->daemon);
+    } else if (h->listener >= 0) {
+        close(h->listener);
+    }
+    sd_event_source_disable_unref(h->readable);
+    sd_event_source_disable_unref(h->pump);
+    sd_event_source_disable_unref(h->sweep);
+    sd_event_unref(h->loop);
+    free(h);
+}
+
+uint16_t http_port(const struct http *h)
+{
+    return h->port;
+}
+
+uint32_t http_connections(const struct http *h)
+{
+    return h->n_connections;
+}
