@@ -180,6 +180,7 @@ static json_t *side_json(const struct arguments *a, const struct measured *m, ui
                           "bytes", (json_int_t)h->file_bytes);
     if (o && a->text) {
         (void)json_object_set_new(o, "perplexity", json_real(perplexity(&m->text.side[i])));
+        (void)json_object_set_new(o, "threads", json_integer(m->session[i].threads));
         (void)json_object_set_new(o, "nll", json_real(m->text.side[i].nll));
         (void)json_object_set_new(o, "scoring_tokens_per_s", json_real(m->text.side[i].scoring));
         (void)json_object_set_new(o, "decode_tokens_per_s", json_real(m->text.side[i].decode));
@@ -329,6 +330,7 @@ int cmd_eval(int argc, char **argv)
     struct iso_errinfo e;
     cli_parse(&ARGP, argc, argv, &a);
     enum iso_err err = check_files(&a, &e);
+    session_settle_threads(&a.run);
     if (!err)
         err = open_side(&a, &m, a.file, &e);
     if (!err && a.against)

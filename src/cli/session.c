@@ -52,6 +52,17 @@ static const uint32_t *pin_to(const struct run_flags *run, uint32_t threads, uin
     return cpus;
 }
 
+void session_settle_threads(struct run_flags *run)
+{
+    uint32_t cpus[TEAM_THREADS_MAX];
+    uint32_t threads = session_threads(run);
+    if (run->n_cpus == 0 && pin_to(run, threads, cpus)) {
+        memcpy(run->cpus, cpus, threads * sizeof *cpus);
+        run->n_cpus = threads;
+    }
+    run->threads = threads;
+}
+
 uint64_t session_memory_available(void)
 {
     FILE *f = fopen("/proc/meminfo", "re");

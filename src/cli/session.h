@@ -34,3 +34,5 @@ size_t session_prompt_tokens(const struct plan_limits *limits);
 uint64_t session_memory_available(void);
 // How many threads these flags mean on this machine.
 uint32_t session_threads(const struct run_flags *run);
+// Writes down in the flags what they mean now. A session pins its caller's thread, so a second one would find it with one CPU.
+void session_settle_threads(struct run_flags *run);

@@ -1,6 +1,7 @@
 """isochron eval: perplexity and distance against the float64 reference, accuracy against questions with known answers."""
 
 import json
+import os
 import subprocess
 
 import numpy as np
@@ -149,6 +150,7 @@ def test_a_plan_against_its_own_file(models, tmp_path):
     assert iso("compile", models / "m.gguf", "-o", plan, "--batch-tokens", 40).code == OK
     r = iso("eval", plan, "--against", models / "m.gguf", "--text", models / "text.txt", "--json")
     assert r.code == OK and r.json["kl_mean"] == 0, r
+    assert r.json["model"]["threads"] == r.json["against"]["threads"] == len(os.sched_getaffinity(0))
     assert r.json["model"]["scoring_tokens_per_s"] > 0 and r.json["against"]["decode_tokens_per_s"] > 0
 
 
