@@ -128,7 +128,9 @@ static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *r
     if (plan_is_plan(a->model))
         return iso_fail(reterr, ISO_E_USAGE, 0, NULL,
                         "%s: this is a plan already; compile takes a model file or folder", a->model);
-    for (size_t i = 0; i < ARRAY_LEN(INPUTS) && stat(a->output, &output) == 0; i++)
+    // A plan is written over, wherever it lies: it is nothing that is read.
+    for (size_t i = 0; i < ARRAY_LEN(INPUTS) && !plan_is_plan(a->output) && stat(a->output, &output) == 0;
+         i++)
         if (INPUTS[i] && is_input(&output, INPUTS[i]))
             return iso_fail(reterr, ISO_E_USAGE, 0, "output",
                             "%s: -o names a file that is read: %s is it or has it", a->output, INPUTS[i]);

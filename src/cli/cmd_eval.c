@@ -265,10 +265,14 @@ static enum iso_err measure_choices(const struct arguments *a, struct measured *
 
 static enum iso_err measure(const struct arguments *a, struct measured *m, struct iso_errinfo *reterr)
 {
+    struct session *const sessions[2] = {&m->session[0], &m->session[1]};
     struct buf questions;
     buf_init(&questions, 0);
-    enum iso_err err =
-        a->choices ? text_file_read(a->choices, CHOICES_BYTES_MAX, &questions, reterr) : ISO_OK;
+    enum iso_err err = a->text && m->n == 2 ? eval_check_pair(sessions, reterr) : ISO_OK;
+    if (err)
+        return err;
+    if (a->choices)
+        err = text_file_read(a->choices, CHOICES_BYTES_MAX, &questions, reterr);
     for (uint32_t i = 0; i < m->n && !err && a->choices; i++) // before the text is read, which takes long
         err = choices_check(&m->session[i], buf_strv(&questions), reterr);
     if (err)

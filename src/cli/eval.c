@@ -224,7 +224,7 @@ enum iso_err eval_speed(struct session *s, const struct eval_text *text, struct 
     return err ? err : time_decode(s, text, &side->decode, reterr);
 }
 
-static enum iso_err check_pair(struct session *const *sessions, struct iso_errinfo *reterr)
+enum iso_err eval_check_pair(struct session *const *sessions, struct iso_errinfo *reterr)
 {
     const struct plan_header *a = sessions[0]->plan.header, *b = sessions[1]->plan.header;
     if (a->model.vocab != b->model.vocab)
@@ -267,10 +267,8 @@ enum iso_err eval_run(struct session *const *sessions, const char *const *paths,
                       struct iso_errinfo *reterr)
 {
     struct eval_sums e = {.sessions = sessions, .paths = paths, .n_sessions = n};
+    enum iso_err err = ISO_OK;
     ASSERT(n == 1 || n == 2);
-    enum iso_err err = n == 2 ? check_pair(sessions, reterr) : ISO_OK;
-    if (err)
-        return err;
     uint32_t *ids = calloc(text->window, sizeof *ids);
     e.kls = calloc(text->n + 1, sizeof *e.kls);
     e.p = calloc(sessions[0]->plan.header->model.vocab, sizeof *e.p);

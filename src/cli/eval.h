@@ -34,7 +34,9 @@ struct eval_result {
     double nll_error;       // standard error of the mean difference of nll
 };
 
-// Scores the text with one session, or with two whose plans have the same vocabulary and slots. Errors of one name its
+// Whether two plans can be scored together: ISO_E_USAGE where their vocabulary, slots or batch tokens differ.
+enum iso_err eval_check_pair(struct session *const *sessions, struct iso_errinfo *reterr) ISO_MUST_USE;
+// Scores the text with one session, or with two that eval_check_pair lets through. Errors of one name its
 // path.
 enum iso_err eval_run(struct session *const *sessions, const char *const *paths, uint32_t n,
                       const struct eval_text *text, struct cli_progress *progress, struct eval_result *ret,

@@ -28,7 +28,6 @@ enum request_state {
     WITH_CALLER, // on_request was called, nothing is answered yet
     ANSWERING,   // what is left is to be taken by the client
     STREAMING,   // the caller writes more
-    DROPPED,     // the connection is being closed, whatever the caller does
 };
 
 struct connection {
@@ -39,7 +38,9 @@ struct connection {
     sd_event_source *change;       // of the socket, seen beside the library
     int fd;
     bool refused; // over connections_max
+    bool idle;    // between two requests
     bool left;    // the client closed its side
+    bool dropped; // it is being closed, whatever comes
     uint64_t deadline_ns;
 };
 
@@ -48,7 +49,8 @@ struct http_request {
     const char *method;
     char *path;
     enum request_state state;
-    bool suspended, too_long;
+    bool suspended, too_long, too_many; // too much of a body, too much of all bodies
+    bool given_up;                      // by the caller, who knows that it is dropped
     struct buf body;
     uint64_t body_reserved; // of bodies_bytes_max
     unsigned status;
@@ -70,7 +72,7 @@ struct http {
     uint32_t n_connections, n_refused;
     uint64_t bodies_bytes;
     uint16_t port;
-    int listener; // -1: MHD has it or it is closed
+    int listener; // -1: closed
 };
 
 // ---- What the library is told ----
@@ -120,6 +122,9 @@ static void suspend(struct http_request *r)
 // The library notices and completes the request.
 static void drop_connection(struct connection *c)
 {
+    if (c->dropped) // shutting down once more would look like a change again
+        return;
+    c->dropped = true;
     shutdown(c->fd, SHUT_RDWR);
     if (c->request)
         resume(c->request);
@@ -131,7 +136,7 @@ static ssize_t read_answer(void *context, uint64_t at, char *to, size_t max)
 {
     struct http_request *r = context;
     (void)at;
-    if (r->state == DROPPED)
+    if (r->c->dropped)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = num_min(max, r->out.len - r->taken);
     r->progress_ns = clock_now_ns();
@@ -157,7 +162,7 @@ static void make_response(struct http_request *r, unsigned status, const char *c
     r->progress_ns = clock_now_ns();
     r->response = MHD_create_response_from_callback(length, BLOCK_BYTES, read_answer, r, NULL);
     if (!r->response) {
-        r->state = DROPPED;
+        drop_connection(r->c);
         return;
     }
     if (content_type)
@@ -200,8 +205,9 @@ static struct http_request *request_open(struct connection *c, const char *path,
     r->method = method;
     r->path = strdup(path);
     buf_init(&r->body, c->h->config.body_bytes_max + 1);
-    buf_init(&r->out, SIZE_MAX);
+    buf_init(&r->out, SIZE_MAX); // bounded by http_write: twice unread_bytes_max
     c->request = r;
+    c->idle = false;
     c->deadline_ns = clock_now_ns() + c->h->config.body_ms * NS_PER_MS;
     return r;
 }
@@ -233,10 +239,10 @@ static bool reserve(struct http_request *r, uint64_t n)
 // The head is there.
 static enum MHD_Result begin(struct connection *c, const char *path, const char *method, void **state)
 {
-    struct http_request *r = request_open(c, path, method);
+    struct http_request *r = c ? request_open(c, path, method) : NULL;
+    *state = r;
     if (!r || !r->path)
         return MHD_NO;
-    *state = r;
     if (c->refused)
         return refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
                       "the server has as many connections as it takes; try again");
@@ -248,12 +254,12 @@ static enum MHD_Result begin(struct connection *c, const char *path, const char 
 
 static enum MHD_Result receive(struct http_request *r, const char *bytes, size_t n)
 {
-    if (r->too_long || r->state != RECEIVING)
+    if (r->too_long || r->too_many || r->state != RECEIVING)
         return MHD_YES; // passed over, within body_ms
     if (n > r->c->h->config.body_bytes_max - r->body.len)
         r->too_long = true;
     else if (!reserve(r, n) || buf_append(&r->body, bytes, n))
-        return MHD_NO;
+        r->too_many = true;
     return MHD_YES;
 }
 
@@ -262,14 +268,17 @@ static enum MHD_Result complete(struct http_request *r)
     struct connection *c = r->c;
     if (r->too_long)
         return refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is longer than this server takes");
-    if (c->left || buf_append_byte(&r->body, 0))
+    if (r->too_many || buf_append_byte(&r->body, 0))
+        return refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                      "the server holds as much of requests as it can; try again");
+    if (c->left)
         return MHD_NO;
     r->body.len--;
     r->state = WITH_CALLER;
     c->h->config.on_request(c->h->config.context, r);
     if (r->response)
         return queue(r);
-    if (r->state == DROPPED)
+    if (c->dropped)
         return MHD_NO;
     suspend(r);
     return MHD_YES;
@@ -304,7 +313,8 @@ static void on_completed(void *context, struct MHD_Connection *mhd, void **state
         return;
     r->c->request = NULL;
     r->c->deadline_ns = clock_now_ns() + h->config.idle_ms * NS_PER_MS;
-    if (r->state == WITH_CALLER || r->state == STREAMING)
+    r->c->idle = true;
+    if ((r->state == WITH_CALLER || r->state == STREAMING) && !r->given_up)
         h->config.on_gone(h->config.context, r);
     request_close(r);
     *state = NULL;
@@ -317,8 +327,13 @@ static int on_change(sd_event_source *source, int fd, uint32_t what, void *conte
 {
     (void)source, (void)what;
     struct connection *c = context;
-    struct pollfd now = {.fd = fd, .events = POLLRDHUP};
-    if (poll(&now, 1, 0) != 1)
+    struct pollfd now = {.fd = fd, .events = POLLIN | POLLRDHUP};
+    (void)poll(&now, 1, 0);
+    if (c->idle && now.revents & POLLIN) { // a head begins; the library has not read it yet
+        c->deadline_ns = clock_now_ns() + c->h->config.head_ms * NS_PER_MS;
+        c->idle = false;
+    }
+    if (!(now.revents & (POLLRDHUP | POLLHUP | POLLERR)))
         return 0;
     c->left = true;
     if (c->request && (c->request->state == WITH_CALLER || c->request->state == STREAMING))
@@ -339,6 +354,7 @@ static void connection_open(struct http *h, struct MHD_Connection *mhd, void **c
     c->refused = h->n_connections - h->n_refused >= h->config.connections_max;
     // Without it a client's leaving is noticed when it is written to.
     (void)sd_event_add_io(h->loop, &c->change, c->fd, EPOLLIN | EPOLLRDHUP | EPOLLET, on_change, c);
+    (void)sd_event_source_set_priority(c->change, SD_EVENT_PRIORITY_IMPORTANT); // before the library reads
     h->n_connections++;
     h->n_refused += c->refused;
     c->next = h->connections;
@@ -456,7 +472,6 @@ void http_respond(struct http_request *r, unsigned status, const char *content_t
     ASSERT(r->state == WITH_CALLER || r->state == RECEIVING);
     r->state = ANSWERING;
     if (buf_append_strv(&r->out, body)) {
-        r->state = DROPPED;
         drop_connection(r->c);
         return;
     }
@@ -470,22 +485,38 @@ void http_stream(struct http_request *r, unsigned status, const char *content_ty
     make_response(r, status, content_type, MHD_SIZE_UNKNOWN);
 }
 
+// Makes room by what was taken, so that a client that always lags a little makes nothing grow.
+static void compact(struct http_request *r)
+{
+    if (r->taken < r->out.len - r->taken)
+        return;
+    memmove(r->out.ptr, r->out.ptr + r->taken, r->out.len - r->taken);
+    r->out.len -= r->taken;
+    r->taken = 0;
+}
+
 bool http_write(struct http_request *r, struct strv bytes)
 {
-    if (r->state == STREAMING && bytes.len <= r->c->h->config.unread_bytes_max - (r->out.len - r->taken) &&
+    ASSERT(r->state == STREAMING);
+    if (r->out.len == r->taken)
+        r->progress_ns = clock_now_ns(); // from now on there is something to take
+    if (r->taken > 0)
+        compact(r);
+    if (!r->c->dropped && bytes.len <= r->c->h->config.unread_bytes_max - (r->out.len - r->taken) &&
         buf_append_strv(&r->out, bytes) == ISO_OK) {
         resume(r);
         return true;
     }
-    r->state = DROPPED;
+    r->given_up = true;
     drop_connection(r->c);
     return false;
 }
 
 void http_end(struct http_request *r)
 {
-    if (r->state == STREAMING)
-        r->state = ANSWERING;
+    ASSERT(r->state == STREAMING);
+    r->state = ANSWERING;
+    r->progress_ns = clock_now_ns();
     resume(r);
 }
 
@@ -542,7 +573,8 @@ static bool open_events(struct http *h)
     int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     return sd_event_add_io(h->loop, &h->readable, fd, EPOLLIN, on_readable, h) >= 0 &&
            sd_event_add_defer(h->loop, &h->pump, on_pump, h) >= 0 &&
-           sd_event_add_time_relative(h->loop, &h->sweep, CLOCK_MONOTONIC, SWEEP_US, 0, on_sweep, h) >= 0 &&
+           sd_event_add_time_relative(h->loop, &h->sweep, CLOCK_MONOTONIC, SWEEP_US, SWEEP_US / 10, on_sweep,
+                                      h) >= 0 &&
            sd_event_source_set_enabled(h->sweep, SD_EVENT_ON) >= 0;
 }
 
@@ -558,9 +590,11 @@ enum iso_err http_open(sd_event *loop, const struct http_config *config, struct 
     enum iso_err err = listen_on(config, &h->listener, &h->port, reterr);
     if (!err) {
         h->daemon = start_daemon(h);
-        if (!h->daemon)
+        if (!h->daemon) {
+            h->listener = -1; // the library has closed it
             err = iso_fail(reterr, ISO_E_USAGE, 0, "tls", "the HTTP library refuses to start%s",
                            config->certificate ? ": is this certificate one, and the key its own?" : "");
+        }
     }
     if (!err && !open_events(h))
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");

@@ -30,9 +30,10 @@ struct http_config {
     uint32_t connections_max;  // at once
     uint64_t body_bytes_max;   // of one request
     uint64_t bodies_bytes_max; // of all requests that are being received or answered
-    uint64_t unread_bytes_max; // of a stream: written but not taken by the client
+    uint64_t
+        unread_bytes_max; // of a stream: written but not taken by the client; at most twice as much is held
     uint32_t head_ms,
-        body_ms;       // until the head is complete, since the connection or the last answer; then the body
+        body_ms;       // until the head is complete, since the connection or its first byte; then the body
     uint32_t idle_ms;  // between two requests of a connection
     uint32_t stall_ms; // that a client may take nothing of what is there for it
     const char *certificate, *key; // PEM texts for TLS; NULL: plain HTTP
@@ -67,8 +68,8 @@ void http_add_header(struct http_request *r, const char *name, const char *value
 void http_respond(struct http_request *r, unsigned status, const char *content_type, struct strv body);
 // Begins an answer whose length isn't known.
 void http_stream(struct http_request *r, unsigned status, const char *content_type);
-// False where the client reads too slowly: over unread_bytes_max. The connection is dropped then, and on_gone is not called: the
-// request is nobody's afterwards.
+// False where the client reads too slowly (over unread_bytes_max) or is gone. The connection is dropped then, and on_gone is not
+// called: the request is nobody's afterwards.
 bool http_write(struct http_request *r, struct strv bytes) ISO_MUST_USE;
 // The end of a stream. The request is nobody's afterwards.
 void http_end(struct http_request *r);

@@ -125,12 +125,17 @@ uint32_t *channel_prompt(const struct channel *c, uint32_t area)
     return (uint32_t *)(area_of(c, area) + sizeof(struct channel_request));
 }
 
-void channel_send(struct channel *c, struct channel_command command)
+void channel_ring(const struct channel *c)
 {
-    bool put = ring_put(&c->commands, &command);
-    ASSERT(put); // what the front may send has room
     atomic_fetch_add(&c->shared->doorbell, 1);
     (void)syscall(SYS_futex, &c->shared->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+bool channel_send(struct channel *c, struct channel_command command)
+{
+    bool put = ring_put(&c->commands, &command);
+    channel_ring(c);
+    return put;
 }
 
 void channel_wait(const struct channel *c, uint32_t seen, uint32_t timeout_ms)

@@ -42,7 +42,6 @@ struct channel_config {
 enum channel_op {
     CHANNEL_SUBMIT, // the request in `area`
     CHANNEL_CANCEL, // the request of `area` and `serial`; nothing where it has ended meanwhile
-    CHANNEL_END,    // finish the running step and end
 };
 
 struct channel_command {
@@ -82,6 +81,7 @@ struct channel_event {
 struct channel_shared {
     struct plan_limits limits;  // what the layout follows from; first, as channel_map reads it before it maps
     _Atomic uint32_t state;     // enum channel_state
+    _Atomic bool ending;        // set by the front: finish the running step and end
     _Atomic uint32_t doorbell;  // raised by the front after a command; the unit's futex
     struct iso_errinfo failure; // valid once state is CHANNEL_FAILED
     struct channel_config config;
@@ -115,7 +115,10 @@ void channel_unmap(struct channel *c);
 struct channel_request *channel_request(const struct channel *c, uint32_t area);
 uint32_t *channel_prompt(const struct channel *c, uint32_t area);
 
-// Puts a command and rings. The ring has room for a submit, a cancel and an end of every area.
-void channel_send(struct channel *c, struct channel_command command);
+// Rings the unit, for what is not a command.
+void channel_ring(const struct channel *c);
+// Puts a command and rings. The ring has room for a submit and a cancel of every area; false: the unit's count of what it has
+// taken can't be, and it is to be killed.
+bool channel_send(struct channel *c, struct channel_command command) ISO_MUST_USE;
 // The unit's: returns when the doorbell is no longer `seen`, after the timeout, or for no reason.
 void channel_wait(const struct channel *c, uint32_t seen, uint32_t timeout_ms);

@@ -59,11 +59,13 @@ static enum iso_err start(const char *const *argv, int plan_fd, int channel_fd, 
     return ISO_OK;
 }
 
-enum iso_err remote_start(const char *const *argv, int plan_fd, const struct plan_limits *limits,
+enum iso_err remote_start(const char *const *argv, int plan_fd, const struct plan_header *header,
                           const struct channel_config *config, struct remote *ret, struct iso_errinfo *reterr)
 {
     int channel_fd;
-    *ret = (struct remote){.event_fd = -1, .pid_fd = -1, .n_free = limits->slots};
+    const struct plan_limits *limits = &header->limits;
+    *ret =
+        (struct remote){.event_fd = -1, .pid_fd = -1, .n_free = limits->slots, .vocab = header->model.vocab};
     enum iso_err err = channel_create(limits, &ret->channel, &channel_fd, reterr);
     if (err)
         return err;
@@ -103,7 +105,8 @@ bool remote_submit(struct remote *r, const struct unit_request *request, uint32_
     to->score = request->score;
     memcpy(channel_prompt(&r->channel, area), request->prompt, request->n_prompt * sizeof *request->prompt);
     r->serials[area] = serial;
-    channel_send(&r->channel, (struct channel_command){CHANNEL_SUBMIT, area, serial});
+    r->cancelled[area] = false;
+    r->broken |= !channel_send(&r->channel, (struct channel_command){CHANNEL_SUBMIT, area, serial});
     *ret_area = area;
     return true;
 }
@@ -111,7 +114,10 @@ bool remote_submit(struct remote *r, const struct unit_request *request, uint32_
 void remote_cancel(struct remote *r, uint32_t area)
 {
     ASSERT(area < r->channel.areas && r->serials[area] != 0);
-    channel_send(&r->channel, (struct channel_command){CHANNEL_CANCEL, area, r->serials[area]});
+    if (!r->cancelled[area])
+        r->broken |=
+            !channel_send(&r->channel, (struct channel_command){CHANNEL_CANCEL, area, r->serials[area]});
+    r->cancelled[area] = true;
 }
 
 static bool ends(const struct channel_event *e)
@@ -120,13 +126,29 @@ static bool ends(const struct channel_event *e)
            (e->kind == CHANNEL_TOKEN && e->finish != UNIT_RUNNING);
 }
 
+static bool can_be(const struct remote *r, const struct channel_event *e)
+{
+    if (e->serial == 0 || e->area >= r->channel.areas || r->serials[e->area] != e->serial)
+        return false;
+    if (e->kind > CHANNEL_CANCELLED || e->finish > UNIT_NONFINITE || e->err >= ISO_ERR_COUNT ||
+        e->token >= r->vocab)
+        return false;
+    for (uint32_t i = 0; i < LOGPROBS_TOP_MAX; i++)
+        if (e->top[i].id >= r->vocab && e->top[i].id != LOGPROBS_NONE)
+            return false;
+    return true;
+}
+
 enum ring_taken remote_take(struct remote *r, struct channel_event *ret)
 {
     enum ring_taken taken = ring_take(&r->channel.events, ret);
+    r->broken |= taken == RING_BROKEN;
     if (taken != RING_TAKEN)
         return taken;
-    if (ret->serial == 0 || ret->area >= r->channel.areas || r->serials[ret->area] != ret->serial)
+    if (!can_be(r, ret)) {
+        r->broken = true;
         return RING_BROKEN;
+    }
     if (ends(ret)) {
         r->serials[ret->area] = 0;
         r->free_areas[r->n_free++] = ret->area;
@@ -136,7 +158,8 @@ enum ring_taken remote_take(struct remote *r, struct channel_event *ret)
 
 void remote_end(struct remote *r)
 {
-    channel_send(&r->channel, (struct channel_command){.op = CHANNEL_END});
+    atomic_store(&r->channel.shared->ending, true);
+    channel_ring(&r->channel);
 }
 
 int remote_reap(struct remote *r)

@@ -165,19 +165,29 @@ static enum iso_err make_fifo(struct team *team, struct iso_errinfo *reterr)
     return ISO_OK;
 }
 
+// Those that are for the caller, whose waiting they end: all but what a thread brings upon itself.
+static sigset_t signals_of_others(void)
+{
+    static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof OWN / sizeof OWN[0]; i++)
+        sigdelset(&set, OWN[i]);
+    return set;
+}
+
 static enum iso_err start_worker(struct team *team, uint32_t thread, const struct team_config *config,
                                  struct iso_errinfo *reterr)
 {
     struct worker_start start = {.team = team, .thread = thread};
     pthread_attr_t attributes;
     cpu_set_t set;
-    sigset_t all;
-    sigfillset(&all);                            // signals are for the caller, whose waiting they end
+    sigset_t signals = signals_of_others();
     int failed = pthread_attr_init(&attributes); // which allocates nothing in glibc; scheduling is inherited
     if (!failed)
         failed = pthread_attr_setstacksize(&attributes, TEAM_STACK_BYTES);
     if (!failed)
-        failed = pthread_attr_setsigmask_np(&attributes, &all);
+        failed = pthread_attr_setsigmask_np(&attributes, &signals);
     if (!failed && config->cpus)
         failed = set_cpu(&set, config->cpus[thread])
                      ? pthread_attr_setaffinity_np(&attributes, sizeof set, &set)

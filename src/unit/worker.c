@@ -27,7 +27,7 @@ struct worker {
     struct channel channel;
     struct unit *unit;
     struct job jobs[PLAN_SLOTS_MAX];
-    bool rang, ending;
+    bool rang;
 };
 
 static void put(struct worker *w, const struct channel_event *event)
@@ -80,8 +80,6 @@ static void cancel(struct worker *w, const struct channel_command *c)
 static void obey(struct worker *w, const struct channel_command *c)
 {
     struct channel_event event = {.serial = c->serial, .area = c->area};
-    if (c->op == CHANNEL_END)
-        w->ending = true;
     if (c->area >= w->channel.areas)
         return;
     if (c->op == CHANNEL_CANCEL)
@@ -142,7 +140,8 @@ static bool step(struct worker *w)
 static void serve(struct worker *w)
 {
     struct channel_shared *shared = w->channel.shared;
-    while (!w->ending) {
+    enum ring_taken taken = RING_EMPTY;
+    while (!atomic_load(&shared->ending) && taken != RING_BROKEN) {
         struct channel_command command;
         uint32_t seen = atomic_load(&shared->doorbell);
         atomic_store_explicit(&shared->beat_ns, clock_now_ns(), memory_order_relaxed);
@@ -150,11 +149,11 @@ static void serve(struct worker *w)
             usleep(ROOM_WAIT_MS * 1000);
             continue;
         }
-        while (ring_take(&w->channel.commands, &command) == RING_TAKEN)
+        while ((taken = ring_take(&w->channel.commands, &command)) == RING_TAKEN)
             obey(w, &command);
-        bool worked = !w->ending && step(w);
+        bool worked = step(w);
         ring_front(w);
-        if (!worked && !w->ending)
+        if (!worked && !atomic_load(&shared->ending))
             channel_wait(&w->channel, seen, IDLE_BEAT_MS);
     }
 }

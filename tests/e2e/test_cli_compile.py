@@ -9,6 +9,7 @@ import time
 
 import cli
 import make_hf
+import make_tiny
 from cli import IO, OK, USAGE, Terminal, iso, misused, ok, refused
 
 
@@ -79,7 +80,8 @@ def test_mistaken_files(models, plan, tmp_path):
 def test_output_over_an_input(models, tmp_path):
     """A file of the model's folder, of the adapter's, the calibration's text."""
     folder, adapter, text = tmp_path / "model", tmp_path / "adapter", tmp_path / "text.txt"
-    make_hf.make(models.llama, folder)
+    make_tiny.make(tmp_path / "m.gguf", arch="llama", type="F32")
+    make_hf.make(tmp_path / "m.gguf", folder)
     adapter.mkdir()
     for path in (adapter / "adapter_model.safetensors", text):
         path.write_text("some text " * 20)
@@ -90,6 +92,8 @@ def test_output_over_an_input(models, tmp_path):
         before = output.read_bytes() if output.is_file() else None
         refused(iso("compile", folder, "-o", output, *more), USAGE, output, f"a file that is read: {given}")
         assert before is None or output.read_bytes() == before
+    for _ in range(2):  # a plan in the folder is written anew
+        ok("compile", folder, "-o", folder / "m.plan")
     for name in ("model.safetensors", "config.json"):
         refused(iso("compile", folder / name, "-o", tmp_path / "m.plan"), USAGE, name, "the folder is given")
 

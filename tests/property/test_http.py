@@ -159,7 +159,7 @@ def test_what_drips_is_dropped(server, head):
     server.connections(1)
 
 
-@pytest.mark.parametrize("path", ["/hold", "/stream?n=100000"])
+@pytest.mark.parametrize("path", ["/hold", "/stream?n=100000", "/quiet"])
 @pytest.mark.parametrize("how", ["close", "half-close", "reset"])
 def test_a_client_that_left_is_noticed(server, path, how):
     s = server.connect()
@@ -181,7 +181,7 @@ def test_a_slow_reader_is_dropped():
     with Server("ms=1000") as server:
         s = server.connect(SO_RCVBUF=4096)
         s.sendall(b"GET /stream?n=100000&bytes=20000 HTTP/1.1\r\nHost: x\r\n\r\n")
-        server.wait_for("slow /stream")
+        server.wait_for("slow")
         server.connections(1)
         s.close()
         s = server.connect(SO_RCVBUF=4096)  # few bytes, but never taken
@@ -189,6 +189,47 @@ def test_a_slow_reader_is_dropped():
         assert server.ask("POST", "/echo", "fine")[1] == b"fine"
         s.close()
         assert server.rss() < 40000
+
+
+def test_a_reader_that_lags_makes_nothing_grow():
+    """Always a megabyte or more behind, through 200 of them."""
+    with Server("ms=20000", "unread=8000000", "connections_max=2") as server:
+        s = server.connect()
+        s.sendall(b"GET /stream?n=2000&bytes=100000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.1)
+        before, most, got = None, 0, 0
+        while data := s.recv(200000):
+            got += len(data)
+            before = before or (server.rss() if got > 20_000_000 else None)
+            most = max(most, server.rss() if got % 37 == 0 or data.endswith(b"0\r\n\r\n") else 0)
+            if data.endswith(b"0\r\n\r\n"):
+                break
+        s.close()
+        assert got > 200_000_000 and server.rss() < 60_000 and most < 60_000
+
+
+def test_bodies_together():
+    with Server("bodies=150000") as server:
+        half = server.connect()
+        half.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + b"x" * 90000)
+        time.sleep(0.2)
+        r, text = server.ask("POST", "/echo", b"x" * 90000)
+        assert r.status == 503 and b"try again" in text
+        half.close()
+        time.sleep(0.2)
+        assert server.ask("POST", "/echo", b"x" * 90000)[1] == b"x" * 90000
+
+
+def test_a_later_head_has_its_own_time():
+    with Server("idle=100000") as server:
+        s = server.connect()
+        s.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+        s.recv(1000)
+        time.sleep(1.5)  # idle: allowed
+        began = time.monotonic()
+        s.sendall(b"GET /echo HTTP/1.1\r\n")
+        assert s.recv(1000) == b"" and 0.9 < time.monotonic() - began < 5
+        s.close()
 
 
 def test_a_thousand_connections():

@@ -1,7 +1,7 @@
 // A server over serve/http for its tests: prints its port, then what happens to requests, a line each.
-//   tool_http [name=value ...]       the limits of struct http_config by their names
+//   tool_http [connections_max=N] [unread=BYTES] [bodies=BYTES] [ms=N: all times] [idle=MS] [port=N] [ADDRESS]
 // Paths: /echo answers the body; /later the same after 50 ms; /hold never; /stream?n=N&bytes=B writes N lines of B bytes, one
-// each millisecond; /flood the same at once, until it is refused; /count the connections.
+// each millisecond; /quiet one line, then nothing; /count the connections.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static void write_line(struct task *t)
         http_end(t->request);
         task_free(t);
     } else if (!http_write(t->request, (struct strv){line, t->bytes})) {
-        say("slow", t->request);
+        puts("slow");
+        fflush(stdout);
         task_free(t);
     } else {
         t->n--;
@@ -87,7 +88,11 @@ static void on_request(void *context, struct http_request *r)
         start_timer(t, 50000);
     } else if (strcmp(path, "/hold") == 0) {
         return;
-    } else if (strcmp(path, "/stream") == 0 || strcmp(path, "/flood") == 0) {
+    } else if (strcmp(path, "/quiet") == 0) {
+        http_stream(r, 200, "text/plain");
+        if (!http_write(r, STRV_LIT("one\n")))
+            task_free(t);
+    } else if (strcmp(path, "/stream") == 0) {
         http_add_header(r, "X-Kind", "stream");
         http_stream(r, 200, "text/plain");
         start_timer(t, 1000);
@@ -125,6 +130,12 @@ int main(int argc, char **argv)
             config.connections_max = n;
         else if (sscanf(argv[i], "ms=%u", &n) == 1)
             config.head_ms = config.body_ms = config.idle_ms = config.stall_ms = n;
+        else if (sscanf(argv[i], "idle=%u", &n) == 1)
+            config.idle_ms = n;
+        else if (sscanf(argv[i], "unread=%u", &n) == 1)
+            config.unread_bytes_max = n;
+        else if (sscanf(argv[i], "bodies=%u", &n) == 1)
+            config.bodies_bytes_max = n;
         else if (sscanf(argv[i], "port=%u", &n) == 1)
             config.port = (uint16_t)n;
         else

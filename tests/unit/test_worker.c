@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "tiny_plan.h"
+#include "base/num.h"
 #include "unit/remote.h"
 #include "unit/unit.h"
 #include "unit/worker.h"
@@ -82,7 +83,7 @@ static void await_events(struct fixture *f)
 static enum channel_state start(struct fixture *f)
 {
     struct iso_errinfo e = {0};
-    if (remote_start(ARGV, f->plan_fd, &f->plan.header->limits, &f->config, &f->remote, &e))
+    if (remote_start(ARGV, f->plan_fd, f->plan.header, &f->config, &f->remote, &e))
         fail_msg("%s", e.text);
     while (remote_state(&f->remote) == CHANNEL_STARTING)
         await_events(f);
@@ -242,6 +243,25 @@ static void test_cancel_and_refusal(void **state)
     fixture_deinit(&f);
 }
 
+// The unit waits for room, and ends all the same.
+static void test_a_front_that_takes_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct unit_request r = request_of(1);
+    uint32_t area;
+    fixture_init(&f);
+    assert_int_equal(start(&f), CHANNEL_READY);
+    r.max_output = SEQ_MAX - r.n_prompt;
+    struct ring *events = &f.remote.channel.events;
+    events->shared->taken = events->shared->put - (events->capacity - 40); // nearly full
+    assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 1, &area));
+    remote_cancel(&f.remote, area);
+    remote_cancel(&f.remote, area); // one is sent
+    end(&f);
+    fixture_deinit(&f);
+}
+
 static void test_what_can_not_start(void **state)
 {
     (void)state;
@@ -273,19 +293,40 @@ static void test_death_and_nonsense(void **state)
     await(f.remote.pid_fd);
     assert_true(WIFSIGNALED(remote_reap(&f.remote)));
     remote_close(&f.remote);
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(start(&f), CHANNEL_READY);
-        struct ring *events = &f.remote.channel.events;
-        e = (struct channel_event){.kind = CHANNEL_TOKEN,
-                                   .serial = i == 0,
-                                   .area = i == 1   ? SLOTS
-                                           : i == 2 ? UINT32_MAX
-                                                    : 0};
-        if (i < 3)
-            assert_true(ring_put(events, &e));
-        else
-            atomic_fetch_add(&events->shared->put, events->capacity + 1);
+    static const struct channel_event NONSENSE[] = {
+        {.kind = CHANNEL_TOKEN, .serial = 2},
+        {.kind = CHANNEL_TOKEN, .serial = 1, .area = SLOTS},
+        {.kind = CHANNEL_TOKEN, .serial = 1, .area = UINT32_MAX},
+        {.kind = CHANNEL_TOKEN, .serial = 0, .area = 1},
+        {.kind = CHANNEL_CANCELLED + 1, .serial = 1},
+        {.kind = CHANNEL_TOKEN, .serial = 1, .finish = UNIT_NONFINITE + 1},
+        {.kind = CHANNEL_TOKEN, .serial = 1, .token = VOCAB},
+        {.kind = CHANNEL_TOKEN, .serial = 1, .top = {[3] = {.id = VOCAB}}},
+        {.kind = CHANNEL_REFUSED, .serial = 1, .err = ISO_ERR_COUNT},
+    };
+    assert_int_equal(start(&f), CHANNEL_READY);
+    for (size_t i = 0; i < ARRAY_LEN(NONSENSE); i++) {
+        f.remote.serials[0] = 1; // as if a request were out
+        f.remote.broken = false;
+        assert_true(ring_put(&f.remote.channel.events, &NONSENSE[i]));
         assert_int_equal(remote_take(&f.remote, &e), RING_BROKEN);
+        assert_true(f.remote.broken);
+    }
+    f.remote.serials[0] = 0;
+    remote_close(&f.remote);
+    for (int i = 0; i < 2; i++) { // counts that can't be
+        assert_int_equal(start(&f), CHANNEL_READY);
+        struct channel *c = &f.remote.channel;
+        if (i == 0) {
+            atomic_fetch_add(&c->events.shared->put, c->events.capacity + 1);
+            assert_int_equal(remote_take(&f.remote, &e), RING_BROKEN);
+        } else {
+            struct unit_request r = request_of(0);
+            uint32_t area;
+            atomic_fetch_add(&c->commands.shared->taken, 1000);
+            assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 1, &area));
+        }
+        assert_true(f.remote.broken);
         remote_close(&f.remote);
     }
     fixture_deinit(&f);
@@ -299,6 +340,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_those_of_a_unit), cmocka_unit_test(test_cancel_and_refusal),
-        cmocka_unit_test(test_what_can_not_start), cmocka_unit_test(test_death_and_nonsense)};
+        cmocka_unit_test(test_a_front_that_takes_nothing), cmocka_unit_test(test_what_can_not_start),
+        cmocka_unit_test(test_death_and_nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
