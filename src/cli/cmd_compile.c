@@ -120,7 +120,8 @@ static bool is_input(const struct stat *file, const char *path)
     return found;
 }
 
-// Mistakes that would cost a file that is read, that are better said before long work, or that the GGUF reader could only call "no GGUF file".
+// Mistakes that would cost a file that is read, or that are better said before long work, or that the GGUF reader could
+// only call "no GGUF file".
 static enum iso_err check_files(const struct arguments *a, struct iso_errinfo *reterr)
 {
     const char *const INPUTS[] = {a->model, a->compile.options.lora, a->calibrate};

@@ -51,8 +51,9 @@ static bool is_of_folder(const char *path)
 enum iso_err model_open(const char *path, struct model *ret, struct iso_errinfo *reterr)
 {
     struct stat s;
-    struct model m = {.format = stat(path, &s) == 0 && S_ISDIR(s.st_mode) ? MODEL_HF : MODEL_GGUF};
-    if (m.format == MODEL_GGUF && is_of_folder(path))
+    bool found = stat(path, &s) == 0;
+    struct model m = {.format = found && S_ISDIR(s.st_mode) ? MODEL_HF : MODEL_GGUF};
+    if (found && m.format == MODEL_GGUF && is_of_folder(path))
         return iso_fail(reterr, ISO_E_USAGE, 0, NULL,
                         "%s: of a Hugging Face model the folder is given, not one of its files", path);
     m.reader = m.format == MODEL_HF ? &MODEL_READER_HF : &MODEL_READER_GGUF;

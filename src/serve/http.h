@@ -30,12 +30,11 @@ struct http_config {
     uint32_t connections_max;  // at once
     uint64_t body_bytes_max;   // of one request
     uint64_t bodies_bytes_max; // of all requests that are being received or answered
-    uint64_t
-        unread_bytes_max; // of a stream: written but not taken by the client; at most twice as much is held
-    uint32_t head_ms,
-        body_ms;       // until the head is complete, since the connection or its first byte; then the body
-    uint32_t idle_ms;  // between two requests of a connection
-    uint32_t stall_ms; // that a client may take nothing of what is there for it
+    uint64_t unread_bytes_max; // of a stream: written but not taken by the client; twice as much may be held
+    // Until the head is complete, since the connection or its first byte; then until the body is.
+    uint32_t head_ms, body_ms;
+    uint32_t idle_ms;              // between two requests of a connection
+    uint32_t stall_ms;             // that a client may take nothing of what is there for it
     const char *certificate, *key; // PEM texts for TLS; NULL: plain HTTP
     void (*on_request)(void *context, struct http_request *r);
     void (*on_gone)(void *context, struct http_request *r);

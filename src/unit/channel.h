@@ -54,8 +54,8 @@ struct channel_request {
     struct sampling sampling; // bias is NULL
     struct logit_bias bias[SAMPLING_BIAS_MAX];
     uint32_t n_prompt, max_output;
-    uint32_t
-        n_top; // most probable tokens wanted with each event; LOGPROBS_NONE: not even the token's own probability
+    // Most probable tokens wanted with each event; LOGPROBS_NONE: not even the token's own probability.
+    uint32_t n_top;
     bool ignore_eog, score;
 };
 
@@ -69,8 +69,7 @@ enum channel_event_kind {
 struct channel_event {
     uint64_t serial;
     uint32_t kind, area;
-    uint32_t token, position,
-        finish; // as unit_event has them; where finish is not UNIT_RUNNING the area is free
+    uint32_t token, position, finish; // as in unit_event; where finish is not UNIT_RUNNING the area is free
     uint32_t reused, err;
     uint32_t rows;    // tokens computed in the step
     uint64_t step_ns; // how long it took

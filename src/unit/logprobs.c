@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 
-// a stands before b: the larger logit, of equals the lower id. The caller looks at ids in ascending order.
+// Keeps the list in its order. Ids come ascending, so of equal logits the earlier entry stays in front.
 static void insert(struct token_logprob *list, uint32_t *n, uint32_t n_max, uint32_t id, float logit)
 {
     uint32_t at = *n;

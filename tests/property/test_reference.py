@@ -58,7 +58,7 @@ F32_AGREEMENT = 0.998
 # plain reference. From the emulated definition a row differs by about 1e-7, until somewhere float32's last bit
 # rounds an activation to the other of two codes; later rows may see that one through attention. So a share of the
 # rows must be equal to EMULATED_RMS_MAX, of which a wrong rule would leave none.
-TINY_TOKENS = 96
+TINY_TOKENS = 500
 TINY_LIMITS = {
     "float f16": (2e-3, 1e-2),
     "float q8": (3e-2, 1e-1),
@@ -67,6 +67,7 @@ TINY_LIMITS = {
 }
 EMULATED_RMS_MAX = 1e-4
 EMULATED_SHARE_MIN = 0.125
+EMULATED_TOKENS = 96  # after more of them nearly every row has seen another code
 
 VECTOR_TOLERANCE = 0.06  # logits; llama.cpp sums in float32 over keys and values in f16
 
@@ -227,15 +228,16 @@ def test_tiny_model(tmp_path, arch, type_name, kv, changes):
     assert ours.shape == plain.shape
     std, rows = plain.std(), np.arange(len(ids))
     rms = np.sqrt(np.mean((ours - plain) ** 2)) / std
-    gap = ((plain.max(axis=1) - plain[rows, ours.argmax(axis=1)]) / std).max()
-    from_emulated = np.sqrt(np.mean((ours - emulated) ** 2, axis=1)) / std
+    gap, emulated_gap = (((plain.max(axis=1) - plain[rows, x.argmax(axis=1)]) / std).max() for x in (ours, emulated))
+    from_emulated = np.sqrt(np.mean((ours - emulated) ** 2, axis=1))[:EMULATED_TOKENS] / std
     share = np.mean(from_emulated <= EMULATED_RMS_MAX)
-    print(f"rms {rms:.1e}, largest gap {gap:.1e}; emulated definition: {share:.0%} of rows equal, best row "
+    print(f"rms {rms:.1e}, largest gap {gap:.2e} (emulated {emulated_gap:.2e}); emulated definition: {share:.0%} of rows equal, best row "
           f"{from_emulated.min():.0e}")
     rms_max, gap_max = TINY_LIMITS[f"{'float' if type_name in FLOAT_TYPES else 'block'} {kv}"]
     deeper = 1.5 if changes.get("layers", 2) > 5 else 1  # every layer adds its rounding
     assert rms <= rms_max * deeper
-    assert gap <= gap_max * deeper
+    # Where 8-bit activations alone make a gap, the emulated definition has it too.
+    assert gap <= max(gap_max * deeper, 1.1 * emulated_gap)
     assert share >= EMULATED_SHARE_MIN / (4 if deeper > 1 else 1)
 
 

@@ -43,7 +43,7 @@ VECTORS = os.path.join(ROOT, "tests", "golden", "llama_cpp_smollm2.json")
 TEXTS = ("real_text", "odd_text")
 IDS_PER_LINE = 20
 F32_NAME = "f32.gguf"
-TINY_TOKENS = 96
+TINY_TOKENS = 500
 TEXT_TOKENS = 1000
 GEMMA_TOKENS = 256
 GEMMA_BOS = 2
@@ -204,7 +204,8 @@ def check_tiny(engine, folder):
         make_tiny.make(path, arch=arch, type=type_name, **changes)
         model = LlamaModel(engine, path)
         label = f"{arch} {type_name} " + " ".join(f"{k}={v}" for k, v in changes.items())
-        limits = (2e-3, 1e-2) if type_name == "F32" else (5e-2, 2e-1)
+        deeper = 1.5 if changes.get("layers", 2) > 5 else 1  # every layer adds its rounding, as in test_reference.py
+        limits = (2e-3, 1e-2) if type_name == "F32" else (5e-2 * deeper, 2e-1 * deeper)
         ok &= compare(label, model.run(ids), reference.Model(path).run(ids), *limits)
         model.close()
     return ok

@@ -1,7 +1,8 @@
 // A server over serve/http for its tests: prints its port, then what happens to requests, a line each.
 //   tool_http [connections_max=N] [unread=BYTES] [bodies=BYTES] [ms=N: all times] [idle=MS] [port=N] [ADDRESS]
 // Paths: /echo answers the body; /later the same after 50 ms; /hold never; /stream?n=N&bytes=B writes N lines of B bytes, one
-// each millisecond; /quiet one line, then nothing; /count the connections.
+// each millisecond; /quiet one line, then nothing; /count the connections; /written what streams have
+// written in all.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ struct task {
 
 static sd_event *loop;
 static struct http *server;
+static unsigned long written;
 
 static void task_free(struct task *t)
 {
@@ -45,6 +47,7 @@ static void write_line(struct task *t)
         task_free(t);
     } else {
         t->n--;
+        written += t->bytes;
     }
 }
 
@@ -98,8 +101,9 @@ static void on_request(void *context, struct http_request *r)
         start_timer(t, 1000);
     } else {
         task_free(t);
-        snprintf(text, sizeof text, "%u", http_connections(server));
-        http_respond(r, 200, "text/plain", strcmp(path, "/count") ? http_body(r) : strv_from(text));
+        bool count = strcmp(path, "/count") == 0, bytes = strcmp(path, "/written") == 0;
+        snprintf(text, sizeof text, "%lu", count ? http_connections(server) : written);
+        http_respond(r, 200, "text/plain", count || bytes ? strv_from(text) : http_body(r));
     }
 }
 

@@ -25,19 +25,6 @@
 #define REQUESTS   40
 #define TIMEOUT_MS 60000
 
-static const struct tiny_shape SHAPE = {
-    .arch = "llama",
-    .layers = 2,
-    .hidden = 32,
-    .heads = 2,
-    .kv_heads = 1,
-    .head_dim = 16,
-    .ffn = 64,
-    .vocab = VOCAB,
-    .context = SEQ_MAX,
-    .type = GGML_F32,
-};
-
 static const char *const ARGV[] = {"test_worker", "unit", NULL};
 
 struct fixture {
@@ -52,7 +39,10 @@ static void fixture_init(struct fixture *f)
 {
     static struct tiny_model model; // large
     struct iso_errinfo e = {0};
-    tiny_init(&model, &SHAPE);
+    struct tiny_shape shape = TINY_LLAMA;
+    shape.type = GGML_F32, shape.context = SEQ_MAX;
+    assert_int_equal(shape.vocab, VOCAB);
+    tiny_init(&model, &shape);
     const struct compile_options options = {.max_seq_len = SEQ_MAX, .slots = SLOTS, .batch_tokens = 24};
     *f = (struct fixture){.bytes = tiny_plan_make(&model, &options)};
     assert_int_equal(plan_attach(f->bytes.bytes, f->bytes.n, &f->plan, &e), ISO_OK);
@@ -254,10 +244,16 @@ static void test_a_front_that_takes_nothing(void **state)
     assert_int_equal(start(&f), CHANNEL_READY);
     r.max_output = SEQ_MAX - r.n_prompt;
     struct ring *events = &f.remote.channel.events;
-    events->shared->taken = events->shared->put - (events->capacity - 40); // nearly full
+    uint32_t needed = f.remote.channel.commands.capacity + SLOTS;
+    events->shared->taken = events->shared->put - (events->capacity - needed - 10);
     assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 1, &area));
+    for (int i = 0; ring_room(events) >= needed; i++) {
+        assert_true(i < TIMEOUT_MS);
+        usleep(1000);
+    }
     remote_cancel(&f.remote, area);
     remote_cancel(&f.remote, area); // one is sent
+    assert_int_equal(ring_room(&f.remote.channel.commands), f.remote.channel.commands.capacity - 1);
     end(&f);
     fixture_deinit(&f);
 }
