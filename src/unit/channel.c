@@ -30,12 +30,14 @@ static uint32_t power_of_two(uint32_t least)
     return n;
 }
 
-static struct layout layout_of(const struct plan_limits *l)
+static struct layout layout_of(const struct channel_shape *shape)
 {
+    const struct plan_limits *l = &shape->limits;
     struct layout r = {.n_commands = power_of_two(COMMANDS_EACH * l->slots),
                        .n_events = power_of_two(EVENTS_EACH * l->slots)};
-    r.request_bytes =
-        num_align(sizeof(struct channel_request) + (uint64_t)l->max_seq_len * sizeof(uint32_t), 64);
+    r.request_bytes = num_align(sizeof(struct channel_request) + (uint64_t)l->max_seq_len * sizeof(uint32_t) +
+                                    shape->hidden * sizeof(float),
+                                64);
     r.commands = num_align(sizeof(struct channel_shared), 64);
     r.events = r.commands + num_align(r.n_commands * sizeof(struct channel_command), 64);
     r.requests = r.events + num_align(r.n_events * sizeof(struct channel_event), 64);
@@ -43,15 +45,15 @@ static struct layout layout_of(const struct plan_limits *l)
     return r;
 }
 
-uint64_t channel_bytes(const struct plan_limits *limits)
+uint64_t channel_bytes(const struct channel_shape *shape)
 {
-    return layout_of(limits).end;
+    return layout_of(shape).end;
 }
 
-static enum iso_err map_fd(const struct plan_limits *limits, int fd, struct channel *ret,
+static enum iso_err map_fd(const struct channel_shape *shape, int fd, struct channel *ret,
                            struct iso_errinfo *reterr)
 {
-    struct layout l = layout_of(limits);
+    struct layout l = layout_of(shape);
     uint8_t *base = mmap(NULL, l.end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (base == MAP_FAILED)
         return iso_fail(reterr, ISO_E_NOMEM, 0, "channel",
@@ -61,8 +63,8 @@ static enum iso_err map_fd(const struct plan_limits *limits, int fd, struct chan
     *ret = (struct channel){
         .shared = shared,
         .bytes = l.end,
-        .areas = limits->slots,
-        .max_seq_len = limits->max_seq_len,
+        .areas = shape->limits.slots,
+        .max_seq_len = shape->limits.max_seq_len,
         .commands = {&shared->commands, base + l.commands, sizeof(struct channel_command), l.n_commands},
         .events = {&shared->events, base + l.events, sizeof(struct channel_event), l.n_events},
         .requests = base + l.requests,
@@ -71,23 +73,23 @@ static enum iso_err map_fd(const struct plan_limits *limits, int fd, struct chan
     return ISO_OK;
 }
 
-enum iso_err channel_create(const struct plan_limits *limits, struct channel *ret, int *ret_fd,
+enum iso_err channel_create(const struct channel_shape *shape, struct channel *ret, int *ret_fd,
                             struct iso_errinfo *reterr)
 {
     int fd = memfd_create("isochron-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ftruncate(fd, (off_t)channel_bytes(limits)) ||
+    if (fd < 0 || ftruncate(fd, (off_t)channel_bytes(shape)) ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
         if (fd >= 0)
             close(fd);
         return iso_fail(reterr, ISO_E_NOMEM, 0, "channel", "the system refused a channel to the unit: %s",
                         strerror(errno));
     }
-    enum iso_err err = map_fd(limits, fd, ret, reterr);
+    enum iso_err err = map_fd(shape, fd, ret, reterr);
     if (err) {
         close(fd);
         return err;
     }
-    ret->shared->limits = *limits;
+    ret->shared->shape = *shape;
     *ret_fd = fd;
     return ISO_OK;
 }
@@ -95,11 +97,12 @@ enum iso_err channel_create(const struct plan_limits *limits, struct channel *re
 enum iso_err channel_map(int fd, struct channel *ret, struct iso_errinfo *reterr)
 {
     struct stat st;
-    struct plan_limits l;
-    if (fstat(fd, &st) || pread(fd, &l, sizeof l, 0) != (ssize_t)sizeof l || l.slots == 0 ||
-        l.slots > PLAN_SLOTS_MAX || l.max_seq_len > PLAN_SEQ_MAX || (uint64_t)st.st_size != channel_bytes(&l))
+    struct channel_shape s;
+    if (fstat(fd, &st) || pread(fd, &s, sizeof s, 0) != (ssize_t)sizeof s || s.limits.slots == 0 ||
+        s.limits.slots > PLAN_SLOTS_MAX || s.limits.max_seq_len > PLAN_SEQ_MAX || s.hidden > PLAN_COLS_MAX ||
+        (uint64_t)st.st_size != channel_bytes(&s))
         return iso_fail(reterr, ISO_E_USAGE, 0, "channel", "this is no channel to a unit");
-    return map_fd(&l, fd, ret, reterr);
+    return map_fd(&s, fd, ret, reterr);
 }
 
 void channel_unmap(struct channel *c)
@@ -123,6 +126,11 @@ struct channel_request *channel_request(const struct channel *c, uint32_t area)
 uint32_t *channel_prompt(const struct channel *c, uint32_t area)
 {
     return (uint32_t *)(area_of(c, area) + sizeof(struct channel_request));
+}
+
+float *channel_hidden(const struct channel *c, uint32_t area)
+{
+    return (float *)(channel_prompt(c, area) + c->max_seq_len);
 }
 
 void channel_ring(const struct channel *c)

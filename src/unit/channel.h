@@ -54,9 +54,11 @@ struct channel_request {
     struct sampling sampling; // bias is NULL
     struct logit_bias bias[SAMPLING_BIAS_MAX];
     uint32_t n_prompt, max_output;
-    // Most probable tokens wanted with each event; LOGPROBS_NONE: not even the token's own probability.
+    // Most probable tokens wanted with each event (of a scored request beside the prompt's own next token); LOGPROBS_NONE: not even the token's own probability.
     uint32_t n_top;
+    uint32_t n_prior;
     bool ignore_eog, score;
+    bool embed; // give the hidden row of the last token, by channel_hidden
 };
 
 enum channel_event_kind {
@@ -69,7 +71,9 @@ enum channel_event_kind {
 struct channel_event {
     uint64_t serial;
     uint32_t kind, area;
-    uint32_t token, position, finish; // as in unit_event; where finish is not UNIT_RUNNING the area is free
+    // As in unit_event, but for scored requests token is the prompt's own next one, where there is one. Where finish is not
+    // UNIT_RUNNING the area is free.
+    uint32_t token, position, finish;
     uint32_t reused, err;
     uint32_t rows;    // tokens computed in the step
     uint64_t step_ns; // how long it took
@@ -77,8 +81,14 @@ struct channel_event {
     struct token_logprob top[LOGPROBS_TOP_MAX];
 };
 
+// What the layout follows from.
+struct channel_shape {
+    struct plan_limits limits;
+    uint32_t hidden; // of the model
+};
+
 struct channel_shared {
-    struct plan_limits limits;  // what the layout follows from; first, as channel_map reads it before it maps
+    struct channel_shape shape; // first, as channel_map reads it before it maps
     _Atomic uint32_t state;     // enum channel_state
     _Atomic bool ending;        // set by the front: finish the running step and end
     _Atomic uint32_t doorbell;  // raised by the front after a command; the unit's futex
@@ -97,14 +107,14 @@ struct channel {
     uint64_t bytes;
     uint32_t areas, max_seq_len;
     struct ring commands, events; // of channel_command, of channel_event
-    uint8_t *requests;            // [areas][request_bytes]: a channel_request and its prompt
+    uint8_t *requests;            // [areas][request_bytes]: a channel_request, its prompt, its hidden row
     uint64_t request_bytes;
 };
 
-// How many bytes a channel for a plan of these limits has.
-uint64_t channel_bytes(const struct plan_limits *limits);
+// How many bytes a channel for a plan has.
+uint64_t channel_bytes(const struct channel_shape *shape);
 // A new one in a memory file; *ret_fd is the caller's. ISO_E_NOMEM.
-enum iso_err channel_create(const struct plan_limits *limits, struct channel *ret, int *ret_fd,
+enum iso_err channel_create(const struct channel_shape *shape, struct channel *ret, int *ret_fd,
                             struct iso_errinfo *reterr) ISO_MUST_USE;
 // Maps one that was created. ISO_E_USAGE where the file is none.
 enum iso_err channel_map(int fd, struct channel *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
@@ -113,6 +123,8 @@ void channel_unmap(struct channel *c);
 // Of an area below c->areas: the request's parameters, and its prompt, u32[max_seq_len].
 struct channel_request *channel_request(const struct channel *c, uint32_t area);
 uint32_t *channel_prompt(const struct channel *c, uint32_t area);
+// f32[hidden]: written by the unit before the event that ends a request with `embed`.
+float *channel_hidden(const struct channel *c, uint32_t area);
 
 // Rings the unit, for what is not a command.
 void channel_ring(const struct channel *c);

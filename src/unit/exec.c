@@ -166,6 +166,15 @@ static void run_gather(const struct exec *e, const struct plan_op *op, uint32_t 
                op->out.cols * sizeof(float));
 }
 
+// These rows' memory may be the logits' a moment later.
+static void keep_hidden(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
+{
+    uint32_t cols = op->out.cols;
+    const uint8_t *from = value_at(e, op->out);
+    for (uint32_t i = begin; i < end; i++)
+        memcpy(e->u->hidden + (uint64_t)i * cols, from + i * stride_of(e, op->out), cols * sizeof(float));
+}
+
 static void run_op(const struct exec *e, const struct plan_op *op, uint32_t begin, uint32_t end)
 {
     switch ((enum plan_code)op->code) {
@@ -201,6 +210,8 @@ static void run_op(const struct exec *e, const struct plan_op *op, uint32_t begi
     case PLAN_CODE_COUNT:
         ASSERT(!"plan_check refuses other codes");
     }
+    if (op == e->u->hidden_op)
+        keep_hidden(e, op, begin, end);
 }
 
 // What the threads divide: panels of a matmul, queries of a KV head for attention, else rows. Taking fewer than
@@ -312,6 +323,26 @@ void exec_find_meetings(const struct plan *p, bool *ret_meets)
             first = i + 1;
     }
     ret_meets[n - 1] = false; // the end of the run is one
+}
+
+// The last operation before `end` that writes the tensor; plan_check has seen that there is one.
+static const struct plan_op *writer_of(const struct plan *p, uint32_t tensor, const struct plan_op *end)
+{
+    const struct plan_op *op = end - 1;
+    while (op > p->ops && op->out.tensor != tensor)
+        op--;
+    return op;
+}
+
+const struct plan_op *exec_find_hidden(const struct plan *p)
+{
+    const struct plan_op *op = writer_of(p, p->header->logits, p->ops + p->header->n_ops);
+    op = writer_of(p, op->in[0].tensor, op);
+    if (op->code == PLAN_OP_QUANTIZE)
+        op = writer_of(p, op->in[0].tensor, op);
+    const struct plan_tensor *t = &p->tensors[op->out.tensor];
+    bool whole = t->kind == PLAN_LOGITS && t->dtype == DT_F32 && op->out.cols == p->header->model.hidden;
+    return whole && is_by_row(op) ? op : NULL;
 }
 
 void exec_step(struct unit *u)

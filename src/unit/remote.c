@@ -64,9 +64,10 @@ enum iso_err remote_start(const char *const *argv, int plan_fd, const struct pla
 {
     int channel_fd;
     const struct plan_limits *limits = &header->limits;
+    const struct channel_shape shape = {*limits, header->model.hidden};
     *ret =
         (struct remote){.event_fd = -1, .pid_fd = -1, .n_free = limits->slots, .vocab = header->model.vocab};
-    enum iso_err err = channel_create(limits, &ret->channel, &channel_fd, reterr);
+    enum iso_err err = channel_create(&shape, &ret->channel, &channel_fd, reterr);
     if (err)
         return err;
     ret->channel.shared->config = *config;
@@ -85,8 +86,8 @@ enum channel_state remote_state(const struct remote *r)
     return (enum channel_state)atomic_load(&r->channel.shared->state);
 }
 
-bool remote_submit(struct remote *r, const struct unit_request *request, uint32_t n_top, uint64_t serial,
-                   uint32_t *ret_area)
+bool remote_submit(struct remote *r, const struct unit_request *request, uint32_t n_top, bool embed,
+                   uint64_t serial, uint32_t *ret_area)
 {
     ASSERT(serial != 0 && request->sampling.n_bias <= SAMPLING_BIAS_MAX);
     ASSERT(request->n_prompt <= r->channel.max_seq_len);
@@ -101,6 +102,8 @@ bool remote_submit(struct remote *r, const struct unit_request *request, uint32_
     to->n_prompt = request->n_prompt;
     to->max_output = request->max_output;
     to->n_top = n_top;
+    to->n_prior = request->n_prior;
+    to->embed = embed;
     to->ignore_eog = request->ignore_eog;
     to->score = request->score;
     memcpy(channel_prompt(&r->channel, area), request->prompt, request->n_prompt * sizeof *request->prompt);

@@ -30,10 +30,10 @@ enum iso_err remote_start(const char *const *argv, int plan_fd, const struct pla
                           struct iso_errinfo *reterr) ISO_MUST_USE;
 enum channel_state remote_state(const struct remote *r);
 
-// Hands a request to the unit, copied, under a serial that is not 0 and never used twice. n_top as in channel_request. False
-// where as many are out as there are slots; the request must fit the plan's limits, which the unit checks again.
-bool remote_submit(struct remote *r, const struct unit_request *request, uint32_t n_top, uint64_t serial,
-                   uint32_t *ret_area);
+// Hands a request to the unit, copied, under a serial that is not 0 and never used twice. n_top and embed as in channel_request.
+// False where as many are out as there are slots; the request must fit the plan's limits, which the unit checks again.
+bool remote_submit(struct remote *r, const struct unit_request *request, uint32_t n_top, bool embed,
+                   uint64_t serial, uint32_t *ret_area);
 // Asks that a request be ended, once; its CHANNEL_CANCELLED, or the event that ended it before, comes by remote_take.
 void remote_cancel(struct remote *r, uint32_t area);
 // The next event; areas of requests that ended are free again. RING_BROKEN: the unit has written what can't be, and must be

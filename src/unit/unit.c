@@ -44,6 +44,7 @@ static void carve_tables(struct carver *c, const struct plan_header *h, struct u
     u->batch.refs = carve(c, l->batch_tokens, sizeof *u->batch.refs);
     u->batch.wanted = carve(c, l->slots, sizeof *u->batch.wanted);
     u->meets = carve(c, h->n_ops, sizeof *u->meets);
+    u->hidden = carve(c, (uint64_t)l->slots * h->model.hidden, sizeof *u->hidden);
     uint32_t *tokens = carve(c, (uint64_t)l->slots * l->max_seq_len, sizeof *tokens);
     struct logit_bias *bias = carve(c, (uint64_t)l->slots * SAMPLING_BIAS_MAX, sizeof *bias);
     uint32_t *block_numbers = carve(c, l->slots * slot_blocks, sizeof *block_numbers);
@@ -140,6 +141,7 @@ enum iso_err unit_open(const struct plan *plan, const struct unit_config *config
     ASSERT(c.used <= unit_table_bytes(h));
     kv_init(&u->kv);
     exec_find_meetings(plan, u->meets);
+    u->hidden_op = exec_find_hidden(plan);
     struct team_config team = {.threads = config->threads, .cpus = config->cpus, .fifo = config->fifo};
     err = team_open(&u->team, &team, reterr);
     if (err) {
@@ -166,6 +168,10 @@ static enum iso_err check_request(const struct unit *u, const struct unit_reques
     if (r->n_prompt == 0 || (!r->score && r->max_output == 0))
         return iso_fail(reterr, ISO_E_USAGE, 0, "prompt",
                         "a request needs at least one prompt and one output token");
+    if (r->n_prior >= r->n_prompt)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "n_prior",
+                        "%" PRIu32 " of %" PRIu32 " prompt tokens can't be output of before", r->n_prior,
+                        r->n_prompt);
     if (total > h->limits.max_seq_len)
         return iso_fail(reterr, ISO_E_LIMIT, 0, "prompt",
                         "%" PRIu32 " prompt tokens and %" PRIu32
@@ -251,7 +257,7 @@ static struct unit_event decide(struct unit *u, uint32_t row)
     const struct unit_request *r = &slot->request;
     struct unit_event event = {.slot = w->slot, .position = w->position, .row = row};
     const struct sampling greedy = SAMPLING_GREEDY;
-    const struct sampling_history history = {slot->tokens, r->n_prompt, slot->n_tokens};
+    const struct sampling_history history = {slot->tokens, r->n_prompt - r->n_prior, slot->n_tokens};
     if (!sampler_draw(&u->sampler, unit_logits(u, row), r->score ? &greedy : &r->sampling, &history,
                       w->position + 1, &event.token)) {
         event.finish = UNIT_NONFINITE;
@@ -308,6 +314,12 @@ const float *unit_logits(const struct unit *u, uint32_t row)
     const struct plan_tensor *t = &u->plan->tensors[u->plan->header->logits];
     ASSERT(row < u->batch.n_wanted);
     return (const float *)(u->arena + t->offset) + (uint64_t)row * t->cols;
+}
+
+const float *unit_hidden(const struct unit *u, uint32_t row)
+{
+    ASSERT(row < u->batch.n_wanted);
+    return u->hidden_op ? u->hidden + (uint64_t)row * u->plan->header->model.hidden : NULL;
 }
 
 double unit_log_sum_exp(const struct unit *u, uint32_t row)

@@ -36,7 +36,8 @@ struct unit_request {
     uint32_t n_prompt;        // at least 1
     uint32_t max_output;      // at least 1; n_prompt + max_output at most the plan's max_seq_len
     struct sampling sampling; // its biases are copied
-    bool ignore_eog;          // go on past tokens that end a generation
+    uint32_t n_prior; // of the prompt, the last tokens that count as output for penalties: an answer that goes on
+    bool ignore_eog;  // go on past tokens that end a generation
     bool score; // teacher forcing: an event with logits for each prompt position, no output; max_output is
                 // ignored
 };
@@ -89,6 +90,9 @@ struct unit_result unit_step(struct unit *u);
 
 // The logits of a row of the last step's events, f32[vocab].
 const float *unit_logits(const struct unit *u, uint32_t row);
+// What the output matrix read for that row, f32[hidden]: the sequence's state after its last token, as the model's last
+// norm leaves it. NULL where the plan computes its logits from something else.
+const float *unit_hidden(const struct unit *u, uint32_t row);
 // log sum exp over the vocabulary, and the log probability of one token, of such a row.
 double unit_log_sum_exp(const struct unit *u, uint32_t row);
 

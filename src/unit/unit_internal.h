@@ -44,6 +44,8 @@ struct unit {
     uint32_t *order;    // [slots]: scratch of batch_compose
     struct batch batch;
     bool *meets;               // [n_ops]: threads meet after this operation
+    const struct plan_op *hidden_op; // writes the rows that the output matrix reads, before they are codes
+    float *hidden;                   // [slots][hidden]: copies of them
     struct unit_event *events; // [slots]
     struct sampler sampler;
     struct team team;
@@ -57,6 +59,9 @@ void batch_compose(struct unit *u);
 
 // For each operation of the program: whether threads must meet after it.
 void exec_find_meetings(const struct plan *p, bool *ret_meets);
+
+// The operation that writes what the logits are computed from; NULL where a plan has none that writes rows of the model's width.
+const struct plan_op *exec_find_hidden(const struct plan *p);
 
 // Runs the plan's program over u->batch on the whole team.
 void exec_step(struct unit *u);

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
 #include "unit/channel.h"
@@ -20,6 +21,8 @@ struct job {
     bool used;
     uint64_t serial;
     uint32_t area, n_top;
+    uint32_t n_prompt; // of a scored request, else 0
+    bool embed;
 };
 
 struct worker {
@@ -52,6 +55,7 @@ static enum iso_err submit(struct worker *w, const struct channel_command *c, ui
     struct unit_request request = {.prompt = channel_prompt(&w->channel, c->area),
                                    .n_prompt = r->n_prompt,
                                    .max_output = r->max_output,
+                                   .n_prior = r->n_prior,
                                    .sampling = r->sampling,
                                    .ignore_eog = r->ignore_eog,
                                    .score = r->score};
@@ -61,7 +65,8 @@ static enum iso_err submit(struct worker *w, const struct channel_command *c, ui
     if (r->n_top <= LOGPROBS_TOP_MAX || r->n_top == LOGPROBS_NONE)
         err = unit_submit(w->unit, &request, &slot, ret_reused, NULL);
     if (!err)
-        w->jobs[slot] = (struct job){true, c->serial, c->area, r->n_top};
+        w->jobs[slot] =
+            (struct job){true, c->serial, c->area, r->n_top, r->score ? r->n_prompt : 0, r->embed};
     return err;
 }
 
@@ -109,12 +114,18 @@ static void tell(struct worker *w, const struct unit_event *e, const struct unit
                                   .rows = r->rows,
                                   .step_ns = step_ns};
     struct token_logprob list[1 + LOGPROBS_TOP_MAX];
+    if (e->position + 1 < job->n_prompt && event.finish != UNIT_NONFINITE)
+        event.token = (uint32_t)num_min(channel_prompt(&w->channel, job->area)[e->position + 1],
+                                        w->plan.header->model.vocab - 1);
     if (job->n_top != LOGPROBS_NONE && e->finish != UNIT_NONFINITE &&
         logprobs_of(unit_logits(w->unit, e->row), w->plan.header->model.vocab,
-                    unit_log_sum_exp(w->unit, e->row), e->token, job->n_top, list)) {
+                    unit_log_sum_exp(w->unit, e->row), event.token, job->n_top, list)) {
         event.logprob = list[0].logprob;
         memcpy(event.top, list + 1, job->n_top * sizeof *list);
     }
+    const float *hidden = unit_hidden(w->unit, e->row);
+    if (job->embed && hidden)
+        memcpy(channel_hidden(&w->channel, job->area), hidden, w->plan.header->model.hidden * sizeof *hidden);
     put(w, &event);
     if (e->finish != UNIT_RUNNING)
         job->used = false;
@@ -178,7 +189,8 @@ static enum iso_err open_unit(struct worker *w, struct iso_errinfo *reterr)
     if (err)
         return err;
     if (!hash128_equal(config->plan_hash, w->plan.header->hash) ||
-        memcmp(&w->channel.shared->limits, &w->plan.header->limits, sizeof w->plan.header->limits) != 0)
+        memcmp(&w->channel.shared->shape.limits, &w->plan.header->limits, sizeof w->plan.header->limits) != 0 ||
+        w->channel.shared->shape.hidden != w->plan.header->model.hidden)
         return iso_fail(reterr, ISO_E_CORRUPT, 0, "plan", "the plan changed while it was being loaded");
     return unit_open(&w->plan, &unit, &w->unit, reterr);
 }

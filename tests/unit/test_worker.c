@@ -133,12 +133,14 @@ static void answer_here(struct fixture *f, struct answer *answers)
         for (struct unit_result got = unit_step(u); got.rows > 0; got = unit_step(u)) {
             for (uint32_t k = 0; k < got.n; k++) {
                 struct token_logprob list[4];
+                uint32_t next = got.events[k].position + 1;
+                uint32_t token = r.score && next < r.n_prompt ? r.prompt[next] : got.events[k].token;
                 assert_true(logprobs_of(unit_logits(u, got.events[k].row), VOCAB,
-                                        unit_log_sum_exp(u, got.events[k].row), got.events[k].token, 3,
+                                        unit_log_sum_exp(u, got.events[k].row), token, 3,
                                         list));
                 a->logprobs[a->n] = list[0].logprob;
                 memcpy(a->top[a->n], list + 1, sizeof a->top[0]);
-                a->tokens[a->n++] = got.events[k].token;
+                a->tokens[a->n++] = token;
                 a->finish = got.events[k].finish;
             }
         }
@@ -178,7 +180,7 @@ static void test_answers_are_those_of_a_unit(void **state)
     for (uint32_t i = 0; i < REQUESTS;) {
         struct unit_request r = request_of(i);
         uint32_t area;
-        if (remote_submit(&f.remote, &r, 3, i + 1, &area))
+        if (remote_submit(&f.remote, &r, 3, false, i + 1, &area))
             i++;
         else
             take_events(&f, got);
@@ -215,7 +217,7 @@ static void test_cancel_and_refusal(void **state)
     assert_int_equal(start(&f), CHANNEL_READY);
     struct unit_request r = request_of(1), bad = request_of(2);
     r.max_output = SEQ_MAX - r.n_prompt;
-    assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 7, &area));
+    assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, false, 7, &area));
     assert_int_equal(take_one(&f).kind, CHANNEL_STARTED);
     remote_cancel(&f.remote, area);
     struct channel_event e = take_one(&f);
@@ -224,7 +226,7 @@ static void test_cancel_and_refusal(void **state)
     assert_int_equal(e.kind, CHANNEL_CANCELLED);
     assert_int_equal(e.serial, 7);
     bad.sampling.temperature = NAN;
-    assert_true(remote_submit(&f.remote, &bad, LOGPROBS_NONE, 8, &area));
+    assert_true(remote_submit(&f.remote, &bad, LOGPROBS_NONE, false, 8, &area));
     e = take_one(&f);
     assert_int_equal(e.kind, CHANNEL_REFUSED);
     assert_int_equal(e.err, ISO_E_USAGE);
@@ -246,7 +248,7 @@ static void test_a_front_that_takes_nothing(void **state)
     struct ring *events = &f.remote.channel.events;
     uint32_t needed = f.remote.channel.commands.capacity + SLOTS;
     events->shared->taken = events->shared->put - (events->capacity - needed - 10);
-    assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 1, &area));
+    assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, false, 1, &area));
     for (int i = 0; ring_room(events) >= needed; i++) {
         assert_true(i < TIMEOUT_MS);
         usleep(1000);
@@ -320,7 +322,7 @@ static void test_death_and_nonsense(void **state)
             struct unit_request r = request_of(0);
             uint32_t area;
             atomic_fetch_add(&c->commands.shared->taken, 1000);
-            assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, 1, &area));
+            assert_true(remote_submit(&f.remote, &r, LOGPROBS_NONE, false, 1, &area));
         }
         assert_true(f.remote.broken);
         remote_close(&f.remote);
