@@ -13,9 +13,6 @@
 #include "unit/team.h"
 #include "unit/unit.h"
 
-#define TEXT_BYTES_PER_TOKEN 16 // as the command line allows: four times what text usually has
-#define TEXT_BYTES_MIN       (64 * KIB)
-
 struct iso_plan {
     struct plan plan;
     struct tokenizer *tokenizer;
@@ -97,9 +94,7 @@ iso_code iso_plan_open(const char *path, iso_plan **plan, iso_error *error)
     enum iso_err err = plan_load(path, NULL, NULL, &p->plan, &info);
     if (!err) {
         const struct plan_header *h = p->plan.header;
-        p->text_bytes =
-            num_min(num_max((uint64_t)h->limits.max_seq_len * TEXT_BYTES_PER_TOKEN, TEXT_BYTES_MIN),
-                    TOK_TEXT_BYTES_MAX);
+        p->text_bytes = tok_text_bytes_for(h->limits.max_seq_len);
         err = tok_open(p->plan.tokenizer, p->plan.tokenizer_bytes, p->text_bytes, &p->tokenizer, &info);
         if (!err && tok_count(p->tokenizer) > h->model.vocab)
             err = iso_fail(&info, ISO_E_FORMAT, 0, "tokenizer",

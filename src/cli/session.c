@@ -10,13 +10,9 @@
 #include "cli/cache.h"
 #include "cli/cli.h"
 
-#define TEXT_BYTES_PER_TOKEN 16 // four times what text of any language usually has
-#define TEXT_BYTES_MIN       ((size_t)64 << 10)
-
 size_t session_text_bytes(const struct plan_limits *limits)
 {
-    uint64_t bytes = num_max((uint64_t)limits->max_seq_len * TEXT_BYTES_PER_TOKEN, TEXT_BYTES_MIN);
-    return num_min(bytes, TOK_TEXT_BYTES_MAX);
+    return tok_text_bytes_for(limits->max_seq_len);
 }
 
 size_t session_prompt_tokens(const struct plan_limits *limits)

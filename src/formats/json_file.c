@@ -2,13 +2,19 @@
 
 #include <stdio.h>
 
-// Whether brackets nest too deep, in and out of strings as JSON has them.
-static bool is_too_deep(struct strv text)
+struct extent {
+    size_t depth, values; // the most that brackets nest, and that there can be
+};
+
+// In and out of strings as JSON has them. It stops where either is over its limit.
+static struct extent measure(struct strv text, size_t values_max)
 {
+    struct extent e = {.values = 1};
     size_t depth = 0;
     bool in_string = false;
-    for (size_t i = 0; i < text.len; i++) {
+    for (size_t i = 0; i < text.len && e.depth <= JSON_DEPTH_MAX && e.values <= values_max; i++) {
         char c = text.ptr[i];
+        e.values += !in_string && (c == ',' || c == '{' || c == '[');
         if (in_string) {
             if (c == '\\')
                 i++;
@@ -17,20 +23,28 @@ static bool is_too_deep(struct strv text)
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
-            if (++depth > JSON_DEPTH_MAX)
-                return true;
+            if (++depth > e.depth)
+                e.depth = depth;
         } else if ((c == '}' || c == ']') && depth > 0) {
             depth--;
         }
     }
-    return false;
+    return e;
 }
 
 enum iso_err json_parse(struct strv text, json_t **ret, struct iso_errinfo *reterr)
 {
+    return json_parse_within(text, SIZE_MAX, ret, reterr);
+}
+
+enum iso_err json_parse_within(struct strv text, size_t values_max, json_t **ret, struct iso_errinfo *reterr)
+{
+    struct extent e = measure(text, values_max);
     json_error_t error;
     size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
-    if (is_too_deep(text))
+    if (e.values > values_max)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the JSON has more than %zu values", values_max);
+    if (e.depth > JSON_DEPTH_MAX)
         return iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "the JSON nests deeper than %d", JSON_DEPTH_MAX);
     json_t *parsed = json_loadb(text.ptr, text.len, flags, &error);
     // Real files hold integers like 10^30, which only a double takes.

@@ -15,6 +15,9 @@
 // Parses exactly one object. ISO_E_FORMAT names the line, ISO_E_LIMIT the depth. Duplicate keys are refused. The
 // caller frees *ret with json_decref.
 enum iso_err json_parse(struct strv text, json_t **ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+// The same where the text has at most values_max values (ISO_E_LIMIT), as each takes many times its text's memory.
+enum iso_err json_parse_within(struct strv text, size_t values_max, json_t **ret,
+                               struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // A number that is whole, not negative and not over max, at most JSON_WHOLE_MAX. False where it is none; NULL is none.
 bool json_whole(const json_t *value, uint64_t max, uint64_t *ret);

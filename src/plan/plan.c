@@ -112,6 +112,49 @@ enum iso_err plan_peek_program(const char *path, struct arena *arena, struct pla
     return ISO_OK;
 }
 
+enum iso_err plan_open_file(const char *path, int *ret_fd, struct iso_errinfo *reterr)
+{
+    uint64_t bytes;
+    return open_file(path, ret_fd, &bytes, reterr);
+}
+
+static enum iso_err read_section(int fd, const struct plan_header *h, enum plan_section_id id,
+                                 struct arena *arena, struct strv *ret, struct iso_errinfo *reterr)
+{
+    const struct plan_section *s = &h->sections[id];
+    char *bytes = arena_alloc(arena, s->bytes);
+    if (!bytes)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, NULL,
+                        "the plan's tokenizer and template need more memory than is given for them");
+    enum iso_err err = file_read_at(fd, s->offset, bytes, s->bytes, reterr);
+    if (!err)
+        err = check_section(h, id, bytes, reterr);
+    if (!err)
+        *ret = (struct strv){bytes, s->bytes};
+    return err;
+}
+
+enum iso_err plan_peek_text(int fd, struct arena *arena, struct plan_header *ret, struct strv *ret_tokenizer,
+                            struct strv *ret_template, struct iso_errinfo *reterr)
+{
+    uint64_t bytes;
+    struct plan_header h;
+    struct strv tokenizer, template;
+    enum iso_err err = check_regular(fd, &bytes, reterr);
+    if (!err)
+        err = read_header(fd, bytes, &h, reterr);
+    if (!err)
+        err = read_section(fd, &h, PLAN_TOKENIZER, arena, &tokenizer, reterr);
+    if (!err)
+        err = read_section(fd, &h, PLAN_TEMPLATE, arena, &template, reterr);
+    if (err)
+        return err;
+    *ret = h;
+    *ret_tokenizer = tokenizer;
+    *ret_template = template;
+    return ISO_OK;
+}
+
 // What is enough to know a plan by, where a file ends before the rest.
 #define PLAN_MAGIC_LEAST 4
 

@@ -27,6 +27,12 @@ enum iso_err plan_peek(const char *path, struct plan_header *ret, struct iso_err
 enum iso_err plan_peek_program(const char *path, struct arena *arena, struct plan_header *ret,
                                struct plan_tensor **ret_tensors, struct plan_op **ret_ops,
                                struct iso_errinfo *reterr) ISO_MUST_USE;
+// The text side alone, for a process that doesn't compute: header, tokenizer and template, checked, in memory from `arena`,
+// the tokenizer aligned as tok_open wants it. Of an open regular file, which stays the caller's.
+enum iso_err plan_peek_text(int fd, struct arena *arena, struct plan_header *ret, struct strv *ret_tokenizer,
+                            struct strv *ret_template, struct iso_errinfo *reterr) ISO_MUST_USE;
+// Opens a plan file for that and for plan_load_fd; *ret_fd is the caller's to close.
+enum iso_err plan_open_file(const char *path, int *ret_fd, struct iso_errinfo *reterr) ISO_MUST_USE;
 // True where the file starts with a plan's magic. False where it can't be read.
 bool plan_is_plan(const char *path);
 

@@ -41,6 +41,11 @@ static size_t arena_bytes(size_t text_bytes_max)
                     num_align(work_bytes(text_bytes_max), ARENA_ALIGN));
 }
 
+size_t tok_text_bytes_for(uint32_t tokens)
+{
+    return num_min(num_max((uint64_t)tokens * TOK_TEXT_BYTES_TOKEN, TOK_TEXT_BYTES_MIN), TOK_TEXT_BYTES_MAX);
+}
+
 size_t tok_runtime_bytes(size_t text_bytes_max)
 {
     return arena_bytes(text_bytes_max) + pretok_bytes(text_bytes_max);

@@ -37,6 +37,8 @@
 #define TOK_SPECIAL_BYTES_MAX 256u               // of one control, unknown or user-defined token
 #define TOK_VOCAB_BYTES_MAX   (64u << 20)        // decoded bytes of all tokens
 #define TOK_TEXT_BYTES_MAX    ((size_t)16 << 20) // upper limit of tok_open's text_bytes_max
+#define TOK_TEXT_BYTES_TOKEN  16u                // four times what a token of any language's text usually has
+#define TOK_TEXT_BYTES_MIN    ((size_t)64 << 10)
 
 // ggml's token types. Byte tokens belong to SentencePiece alone: "<0x41>" is the byte 0x41.
 enum tok_type {
@@ -93,6 +95,8 @@ enum iso_err tok_open(const void *blob, size_t n, size_t text_bytes_max, struct 
                       struct iso_errinfo *reterr) ISO_MUST_USE;
 // NULL is allowed.
 void tok_close(struct tokenizer *t);
+// A text_bytes_max that is generous for prompts of this many tokens.
+size_t tok_text_bytes_for(uint32_t tokens);
 // Bytes that a tokenizer takes beside its block, all of them touched when it is opened.
 size_t tok_runtime_bytes(size_t text_bytes_max);
 

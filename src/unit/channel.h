@@ -66,6 +66,7 @@ enum channel_event_kind {
     CHANNEL_TOKEN,
     CHANNEL_REFUSED,   // by unit_submit, with the code in `err`; the area is free
     CHANNEL_CANCELLED, // as asked; the area is free
+    CHANNEL_STEP,      // a step ended, before the events of what it gave; of no request: serial and area are 0
 };
 
 struct channel_event {
@@ -75,8 +76,8 @@ struct channel_event {
     // UNIT_RUNNING the area is free.
     uint32_t token, position, finish;
     uint32_t reused, err;
-    uint32_t rows;    // tokens computed in the step
-    uint64_t step_ns; // how long it took
+    uint32_t rows;    // of CHANNEL_STEP: tokens computed
+    uint64_t step_ns; // the same: how long it took
     float logprob;    // where wanted
     struct token_logprob top[LOGPROBS_TOP_MAX];
 };

@@ -131,6 +131,8 @@ static bool ends(const struct channel_event *e)
 
 static bool can_be(const struct remote *r, const struct channel_event *e)
 {
+    if (e->kind == CHANNEL_STEP)
+        return true;
     if (e->serial == 0 || e->area >= r->channel.areas || r->serials[e->area] != e->serial)
         return false;
     if (e->kind > CHANNEL_CANCELLED || e->finish > UNIT_NONFINITE || e->err >= ISO_ERR_COUNT ||

@@ -96,13 +96,13 @@ static void obey(struct worker *w, const struct channel_command *c)
     }
 }
 
-// Events for everything that can happen until the next look: an answer to each command, one of each slot's step.
+// Events for everything that can happen until the next look: an answer to each command, a step, one of each slot.
 static bool has_room(const struct worker *w)
 {
-    return ring_room(&w->channel.events) >= w->channel.commands.capacity + w->channel.areas;
+    return ring_room(&w->channel.events) >= w->channel.commands.capacity + w->channel.areas + 1;
 }
 
-static void tell(struct worker *w, const struct unit_event *e, const struct unit_result *r, uint64_t step_ns)
+static void tell(struct worker *w, const struct unit_event *e)
 {
     struct job *job = &w->jobs[e->slot];
     struct channel_event event = {.kind = CHANNEL_TOKEN,
@@ -110,9 +110,7 @@ static void tell(struct worker *w, const struct unit_event *e, const struct unit
                                   .area = job->area,
                                   .token = e->token,
                                   .position = e->position,
-                                  .finish = e->finish,
-                                  .rows = r->rows,
-                                  .step_ns = step_ns};
+                                  .finish = e->finish};
     struct token_logprob list[1 + LOGPROBS_TOP_MAX];
     if (e->position + 1 < job->n_prompt && event.finish != UNIT_NONFINITE)
         event.token = (uint32_t)num_min(channel_prompt(&w->channel, job->area)[e->position + 1],
@@ -141,9 +139,10 @@ static bool step(struct worker *w)
     atomic_store_explicit(&shared->step_began_ns, 0, memory_order_relaxed);
     if (r.rows == 0)
         return false;
-    uint64_t step_ns = clock_now_ns() - began;
+    put(w, &(struct channel_event){
+               .kind = CHANNEL_STEP, .rows = r.rows, .step_ns = clock_now_ns() - began});
     for (uint32_t i = 0; i < r.n; i++)
-        tell(w, &r.events[i], &r, step_ns);
+        tell(w, &r.events[i]);
     atomic_fetch_add_explicit(&shared->steps, 1, memory_order_relaxed);
     return true;
 }
