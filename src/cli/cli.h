@@ -23,6 +23,9 @@ int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
+int cmd_unit(int argc, char **argv);
 
 // The end of each command's help.
 #define CLI_EXIT_CODES_HELP \

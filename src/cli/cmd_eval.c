@@ -8,7 +8,7 @@
 #include "cli/choices.h"
 #include "cli/cli.h"
 #include "cli/eval.h"
-#include "cli/text_file.h"
+#include "base/text_file.h"
 
 #define WINDOW_DEFAULT     512
 #define PERPLEXITY_LOG_MAX 700.0 // exp of it is told for all that is more: no double holds what is much more

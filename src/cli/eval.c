@@ -10,7 +10,7 @@
 #include "base/fpenv.h"
 #include "base/num.h"
 #include "base/utf8.h"
-#include "cli/text_file.h"
+#include "base/text_file.h"
 
 #define DECODE_PROMPT 64
 #define DECODE_TOKENS 33 // the first ends the prefill

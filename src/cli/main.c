@@ -19,7 +19,10 @@ static const struct {
     {"generate", cmd_generate, "continue a text"},
     {"chat", cmd_chat, "talk to a model, in turns or with one prompt"},
     {"eval", cmd_eval, "measure a model's quality, alone or against another"},
+    {"serve", cmd_serve, "serve models to clients of OpenAI's API"},
+    {"replay", cmd_replay, "answer again what a server answered, and compare"},
     {"bench", cmd_bench, "measure speed and steadiness on this machine"},
+    {"unit", cmd_unit, NULL}, // that serve starts
 };
 
 static void print_help(FILE *out)
@@ -27,7 +30,7 @@ static void print_help(FILE *out)
     fputs("isochron " ISO_VERSION ": deterministic inference for edge machines\n\n"
           "Usage: isochron COMMAND [OPTION...] [FILE]\n\nCommands:\n",
           out);
-    for (size_t i = 0; i < ARRAY_LEN(COMMANDS); i++)
+    for (size_t i = 0; i < ARRAY_LEN(COMMANDS) && COMMANDS[i].summary; i++)
         fprintf(out, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
     fputs("\n`isochron COMMAND --help` describes a command's options.\n\n"
           "Exit codes:\n"

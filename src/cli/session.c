@@ -131,6 +131,13 @@ static enum iso_err plan_path(const char *path, const struct compile_flags *flag
     return compile_into_cache(path, flags, run, quiet, out, reterr);
 }
 
+enum iso_err session_plan_path(const char *path, const struct compile_flags *flags, const struct run_flags *run,
+                               bool quiet, char *out, size_t size, struct iso_errinfo *reterr)
+{
+    bool found;
+    return plan_path(path, flags, run, quiet, out, size, &found, reterr);
+}
+
 // The account before anything is loaded, from the header alone.
 static enum iso_err check_header(const char *path, const struct compile_flags *compile,
                                  const struct run_flags *run, struct session *s, struct iso_errinfo *reterr)

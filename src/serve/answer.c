@@ -7,7 +7,7 @@
 #include "base/num.h"
 
 // What closes the reasoning where its budget is used up.
-#define THINK_CLOSING STRV_LIT("\n</think>\n\n")
+#define THINK_CLOSING      STRV_LIT("\n</think>\n\n")
 #define CLOSING_TOKENS_MAX 16
 
 struct answer_spec *answer_spec_new(uint32_t prompt_max)
@@ -150,8 +150,8 @@ void answer_close(struct answer *a)
     a->output = NULL;
 }
 
-enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish finish, enum answer_next *ret_next,
-                         struct iso_errinfo *reterr)
+enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish finish,
+                         enum answer_next *ret_next, struct iso_errinfo *reterr)
 {
     bool stopped = false;
     enum iso_err err = ISO_OK;

@@ -68,7 +68,7 @@ enum iso_err answer_open(struct answer *a, const struct answer_spec *spec, const
 void answer_close(struct answer *a);
 // A token that the unit drew, and what it says of the sequence. After ANSWER_END nothing is pushed any more. ISO_E_NOMEM, or what
 // on_piece gave.
-enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish finish, enum answer_next *ret_next,
-                         struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish finish,
+                         enum answer_next *ret_next, struct iso_errinfo *reterr) ISO_MUST_USE;
 // The unit's request that goes on with the answer: prompt is `into`, [n_prompt + n_output] of the spec's and the output's.
 struct unit_request answer_request(const struct answer *a, uint32_t *into);

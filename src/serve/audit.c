@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,13 +39,13 @@ json_t *audit_params(const struct answer_spec *s, uint32_t choice)
     const struct sampling *p = &s->sampling;
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, p->seed);
-    json_t *params = json_pack(
-        "{s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:b, s:o, s:o}", "max_output",
-        (json_int_t)s->max_output, "choice", (json_int_t)choice, "seed", seed, "temperature", (double)p->temperature,
-        "top_p", (double)p->top_p, "min_p", (double)p->min_p, "top_k", (json_int_t)p->top_k, "repetition_penalty",
-        (double)p->repeat_penalty, "presence_penalty", (double)p->presence_penalty, "frequency_penalty",
-        (double)p->frequency_penalty, "ignore_eos", (int)s->ignore_eog, "logit_bias", bias_list(s), "stop",
-        stop_list(s));
+    json_t *params =
+        json_pack("{s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:b, s:o, s:o}", "max_output",
+                  (json_int_t)s->max_output, "choice", (json_int_t)choice, "seed", seed, "temperature",
+                  (double)p->temperature, "top_p", (double)p->top_p, "min_p", (double)p->min_p, "top_k",
+                  (json_int_t)p->top_k, "repetition_penalty", (double)p->repeat_penalty, "presence_penalty",
+                  (double)p->presence_penalty, "frequency_penalty", (double)p->frequency_penalty,
+                  "ignore_eos", (int)s->ignore_eog, "logit_bias", bias_list(s), "stop", stop_list(s));
     if (!params || !s->split)
         return params;
     json_object_set_new(params, "style", json_integer(s->style));
@@ -74,19 +75,22 @@ static bool take_real(const json_t *params, const char *name, float *ret)
 
 static bool take_lists(const json_t *params, struct answer_spec *s)
 {
-    const json_t *bias = json_object_get(params, "logit_bias"), *stop = json_object_get(params, "stop"), *item;
+    const json_t *bias = json_object_get(params, "logit_bias"), *stop = json_object_get(params, "stop"),
+                 *item;
     size_t i;
     if (!json_is_array(bias) || json_array_size(bias) > SAMPLING_BIAS_MAX || !json_is_array(stop) ||
         json_array_size(stop) > STOP_STRINGS_MAX)
         return false;
-    json_array_foreach(bias, i, item) {
+    json_array_foreach(bias, i, item)
+    {
         const json_t *id = json_array_get(item, 0), *value = json_array_get(item, 1);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= PLAN_VOCAB_MAX)
             return false;
         s->bias[s->sampling.n_bias++] =
             (struct logit_bias){(uint32_t)json_integer_value(id), (float)json_number_value(value)};
     }
-    json_array_foreach(stop, i, item) {
+    json_array_foreach(stop, i, item)
+    {
         size_t n = json_string_length(item);
         if (n == 0 || n > STOP_BYTES_MAX)
             return false;
@@ -123,18 +127,20 @@ static bool take_params(const json_t *params, struct answer_spec *s, uint32_t *r
     errno = 0;
     p->seed = seed && *seed >= '0' && *seed <= '9' ? strtoull(seed, &end, 10) : 0;
     s->ignore_eog = json_is_true(json_object_get(params, "ignore_eos"));
-    return end && *end == '\0' && errno == 0 && take_whole(params, "max_output", PLAN_SEQ_MAX, &s->max_output) &&
-           s->max_output > 0 && take_whole(params, "choice", UINT32_MAX, ret_choice) &&
-           take_whole(params, "top_k", PLAN_VOCAB_MAX, &p->top_k) && take_real(params, "temperature", &p->temperature) &&
-           take_real(params, "top_p", &p->top_p) && take_real(params, "min_p", &p->min_p) &&
+    return end && *end == '\0' && errno == 0 &&
+           take_whole(params, "max_output", PLAN_SEQ_MAX, &s->max_output) && s->max_output > 0 &&
+           take_whole(params, "choice", UINT32_MAX, ret_choice) &&
+           take_whole(params, "top_k", PLAN_VOCAB_MAX, &p->top_k) &&
+           take_real(params, "temperature", &p->temperature) && take_real(params, "top_p", &p->top_p) &&
+           take_real(params, "min_p", &p->min_p) &&
            take_real(params, "repetition_penalty", &p->repeat_penalty) &&
            take_real(params, "presence_penalty", &p->presence_penalty) &&
            take_real(params, "frequency_penalty", &p->frequency_penalty) && take_lists(params, s) &&
            take_split(params, s);
 }
 
-enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_spec **ret, uint32_t *ret_choice,
-                        struct iso_errinfo *reterr)
+enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_spec **ret,
+                        uint32_t *ret_choice, struct iso_errinfo *reterr)
 {
     struct answer_spec *s = answer_spec_new(n_prompt);
     if (!s)
@@ -185,6 +191,16 @@ void audit_digest(const char *plan_hash, const json_t *params, const uint32_t *p
     digest(plan_hash, params, prompt, n_prompt, output, n_output, out);
 }
 
+void audit_scale_row(const float *row, uint32_t n, float *ret)
+{
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += (double)row[i] * (double)row[i];
+    double scale = squares > 0 ? 1 / sqrt(squares) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        ret[i] = (float)((double)row[i] * scale);
+}
+
 void audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt, const float *row,
                       uint32_t n, char out[AUDIT_DIGEST_HEX])
 {
@@ -216,7 +232,8 @@ enum iso_err audit_reopen(struct audit *a, struct iso_errinfo *reterr)
 {
     int fd = a->fd < 0 ? -1 : open_file(a->path);
     if (a->fd >= 0 && fd < 0)
-        return iso_fail(reterr, ISO_E_IO, 0, "audit.file", "%s: opening again failed: %s", a->path, strerror(errno));
+        return iso_fail(reterr, ISO_E_IO, 0, "audit.file", "%s: opening again failed: %s", a->path,
+                        strerror(errno));
     audit_close(a);
     a->fd = fd;
     a->broken_line = false;
@@ -244,11 +261,12 @@ static json_t *entry_json(const struct audit *a, const struct audit_entry *e)
     time_t now = time(NULL);
     struct tm utc;
     strftime(time_text, sizeof time_text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *line = json_pack("{s:i, s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s?, s:I, s:I, s:s}", "version", 1, "time",
-                             time_text, "request_id", e->request_id, "id", e->id, "key", e->key, "endpoint", e->endpoint,
-                             "model", e->model, "plan_path", e->plan_path, "plan", e->plan_hash, "finish_reason", e->finish,
-                             "prompt_tokens", (json_int_t)e->n_prompt, "output_tokens", (json_int_t)e->n_output, "digest",
-                             e->digest);
+    json_t *line =
+        json_pack("{s:i, s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s?, s:I, s:I, s:s}", "version", 1, "time",
+                  time_text, "request_id", e->request_id, "id", e->id, "key", e->key, "endpoint", e->endpoint,
+                  "model", e->model, "plan_path", e->plan_path, "plan", e->plan_hash, "finish_reason",
+                  e->finish, "prompt_tokens", (json_int_t)e->n_prompt, "output_tokens",
+                  (json_int_t)e->n_output, "digest", e->digest);
     if (!line || !a->tokens)
         return line;
     json_object_set(line, "params", e->params ? (json_t *)e->params : json_null());
@@ -288,8 +306,9 @@ enum iso_err audit_write(struct audit *a, const struct audit_entry *e, struct is
     buf_init(&line, AUDIT_LINE_MAX);
     bool made = json && (!a->broken_line || !buf_append_byte(&line, '\n')) &&
                 json_dump_callback(json, append, &line, JSON_COMPACT) == 0 && !buf_append_byte(&line, '\n');
-    enum iso_err err = made ? write_line(a, &line, reterr)
-                            : iso_fail(reterr, ISO_E_NOMEM, 0, "audit.file", "the system refused memory for an audit line");
+    enum iso_err err =
+        made ? write_line(a, &line, reterr)
+             : iso_fail(reterr, ISO_E_NOMEM, 0, "audit.file", "the system refused memory for an audit line");
     json_decref(json);
     buf_deinit(&line);
     return err;

@@ -17,11 +17,13 @@
 
 // The parameters of one answer, and back: *ret has no prompt but room for n_prompt tokens. ISO_E_FORMAT names what is wrong.
 json_t *audit_params(const struct answer_spec *s, uint32_t choice); // NULL: no memory
-enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_spec **ret, uint32_t *ret_choice,
-                        struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_spec **ret,
+                        uint32_t *ret_choice, struct iso_errinfo *reterr) ISO_MUST_USE;
 
 void audit_digest(const char *plan_hash, const json_t *params, const uint32_t *prompt, uint32_t n_prompt,
                   const uint32_t *output, uint32_t n_output, char out[AUDIT_DIGEST_HEX]);
+// Scales a row to length 1, as embeddings are given. f32[n] both.
+void audit_scale_row(const float *row, uint32_t n, float *ret);
 // Of an embedding: the parameters are {}, the output is the row's floats.
 void audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt, const float *row,
                       uint32_t n, char out[AUDIT_DIGEST_HEX]);
@@ -34,7 +36,8 @@ struct audit {
 };
 
 // Appends to the file, which is made where it isn't there (mode 0600). ISO_E_IO.
-enum iso_err audit_open(const char *path, bool tokens, struct audit *ret, struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err audit_open(const char *path, bool tokens, struct audit *ret,
+                        struct iso_errinfo *reterr) ISO_MUST_USE;
 // Opens the file anew: it may have been moved away. On an error the old one stays in use.
 enum iso_err audit_reopen(struct audit *a, struct iso_errinfo *reterr) ISO_MUST_USE;
 void audit_close(struct audit *a);
@@ -46,4 +49,5 @@ struct audit_entry {
     uint32_t n_prompt, n_output;
 };
 // One line, written at once.
-enum iso_err audit_write(struct audit *a, const struct audit_entry *e, struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err audit_write(struct audit *a, const struct audit_entry *e,
+                         struct iso_errinfo *reterr) ISO_MUST_USE;

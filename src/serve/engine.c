@@ -232,9 +232,10 @@ static void start_later(struct engine *e)
 {
     if (e->ready_ns > 0 && clock_now_ns() - e->ready_ns > (uint64_t)ENGINE_STEADY_MS * 1000000)
         e->pause_ms = 0;
-    e->pause_ms = e->pause_ms ? (uint32_t)num_min(2 * e->pause_ms, ENGINE_PAUSE_MAX_MS) : ENGINE_PAUSE_FIRST_MS;
-    int r = sd_event_add_time_relative(e->config.loop, &e->restart, CLOCK_MONOTONIC, e->pause_ms * 1000ull, 1000,
-                                       on_restart, e);
+    e->pause_ms =
+        e->pause_ms ? (uint32_t)num_min(2 * e->pause_ms, ENGINE_PAUSE_MAX_MS) : ENGINE_PAUSE_FIRST_MS;
+    int r = sd_event_add_time_relative(e->config.loop, &e->restart, CLOCK_MONOTONIC, e->pause_ms * 1000ull,
+                                       1000, on_restart, e);
     ASSERT(r >= 0);
 }
 
@@ -248,7 +249,8 @@ static int on_death(sd_event_source *source, int fd, uint32_t what, void *contex
     int status = remote_reap(&e->remote);
     if (!as_told && !(never_ready && e->failure.code))
         (void)iso_fail(&e->failure, ISO_E_IO, 0, "unit",
-                       WIFSIGNALED(status) ? "the unit process was ended by signal %d" : "the unit process ended with code %d",
+                       WIFSIGNALED(status) ? "the unit process was ended by signal %d"
+                                           : "the unit process ended with code %d",
                        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     close_remote(e);
     e->state = ENGINE_DOWN; // so that nothing is given to it
@@ -266,8 +268,8 @@ static int on_death(sd_event_source *source, int fd, uint32_t what, void *contex
 
 static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr)
 {
-    enum iso_err err = remote_start(e->config.argv, e->plan_fd, &e->language.header, &e->config.channel,
-                                    &e->remote, reterr);
+    enum iso_err err =
+        remote_start(e->config.argv, e->plan_fd, &e->language.header, &e->config.channel, &e->remote, reterr);
     if (err)
         return err;
     e->remote_open = true;
@@ -287,8 +289,8 @@ static enum iso_err check_account(struct engine *e, uint64_t available, struct i
     const struct plan_header *h = &e->language.header;
     uint64_t weights = h->sections[PLAN_WEIGHTS].bytes;
     const struct channel_shape shape = {h->limits, h->model.hidden};
-    e->account = account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights, e->config.channel.threads,
-                            language_bytes(&h->limits) + channel_bytes(&shape));
+    e->account = account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights,
+                            e->config.channel.threads, language_bytes(&h->limits) + channel_bytes(&shape));
     uint64_t total = account_total(&e->account), pool = e->config.channel.pool_bytes_max;
     if (pool == 0 && (available == 0 || total <= available))
         return ISO_OK;

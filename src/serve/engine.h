@@ -72,7 +72,7 @@ struct engine {
     bool remote_open, ending;
     uint32_t pause_ms;
     uint64_t ready_ns, serial;
-    struct engine_job *first, *last; // that wait
+    struct engine_job *first, *last;         // that wait
     struct engine_job *jobs[PLAN_SLOTS_MAX]; // by area; NULL: free, or of a job that was cancelled
     uint32_t kv_blocks[PLAN_SLOTS_MAX];      // reserved, by area
     uint32_t *prompt;                        // [max_seq_len]: workspace

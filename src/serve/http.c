@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -30,8 +31,18 @@ enum request_state {
     STREAMING,   // the caller writes more
 };
 
+// The library's server; more than one while the connections of an earlier certificate go on.
+struct daemon {
+    struct http *h;
+    struct daemon *next; // the one before
+    struct MHD_Daemon *mhd;
+    sd_event_source *readable;
+    uint32_t n_connections;
+};
+
 struct connection {
     struct http *h;
+    struct daemon *daemon;
     struct MHD_Connection *mhd;
     struct connection *next, **at; // where the pointer to it stands
     struct http_request *request;  // NULL between two
@@ -65,9 +76,9 @@ struct http_request {
 
 struct http {
     struct http_config config;
-    struct MHD_Daemon *daemon;
+    struct daemon *daemons; // the first one accepts
     sd_event *loop;
-    sd_event_source *readable, *pump, *sweep;
+    sd_event_source *pump, *sweep;
     struct connection *connections;
     uint32_t n_connections, n_refused;
     uint64_t bodies_bytes;
@@ -82,25 +93,44 @@ static void pump_later(struct http *h)
     (void)sd_event_source_set_enabled(h->pump, SD_EVENT_ONESHOT);
 }
 
-static int run_library(struct http *h)
+static void run_library(struct daemon *d)
 {
     MHD_UNSIGNED_LONG_LONG wait;
-    MHD_run(h->daemon);
-    if (MHD_get_timeout(h->daemon, &wait) == MHD_YES && wait == 0)
-        pump_later(h); // it has more to do
-    return 0;
+    MHD_run(d->mhd);
+    if (MHD_get_timeout(d->mhd, &wait) == MHD_YES && wait == 0)
+        pump_later(d->h); // it has more to do
 }
 
 static int on_readable(sd_event_source *source, int fd, uint32_t what, void *context)
 {
     (void)source, (void)fd, (void)what;
-    return run_library(context);
+    run_library(context);
+    return 0;
+}
+
+static void stop_daemon(struct daemon *d)
+{
+    sd_event_source_disable_unref(d->readable);
+    if (d->mhd)
+        MHD_stop_daemon(d->mhd);
+    free(d);
 }
 
 static int on_pump(sd_event_source *source, void *context)
 {
+    struct http *h = context;
     (void)source;
-    return run_library(context);
+    for (struct daemon **at = &h->daemons; *at;) {
+        struct daemon *d = *at;
+        run_library(d);
+        if (d == h->daemons || d->n_connections > 0) {
+            at = &d->next;
+        } else { // the last connection of an earlier certificate is gone
+            *at = d->next;
+            stop_daemon(d);
+        }
+    }
+    return 0;
 }
 
 static void resume(struct http_request *r)
@@ -307,7 +337,7 @@ static void on_completed(void *context, struct MHD_Connection *mhd, void **state
                          enum MHD_RequestTerminationCode why)
 {
     (void)mhd, (void)why;
-    struct http *h = context;
+    struct http *h = ((struct daemon *)context)->h;
     struct http_request *r = *state;
     if (!r)
         return;
@@ -341,13 +371,16 @@ static int on_change(sd_event_source *source, int fd, uint32_t what, void *conte
     return 0;
 }
 
-static void connection_open(struct http *h, struct MHD_Connection *mhd, void **context)
+static void connection_open(struct daemon *d, struct MHD_Connection *mhd, void **context)
 {
+    struct http *h = d->h;
     struct connection *c = calloc(1, sizeof *c);
     *context = c;
     if (!c)
         return;
     c->h = h;
+    c->daemon = d;
+    d->n_connections++;
     c->mhd = mhd;
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     c->deadline_ns = clock_now_ns() + h->config.head_ms * NS_PER_MS;
@@ -364,10 +397,12 @@ static void connection_open(struct http *h, struct MHD_Connection *mhd, void **c
     h->connections = c;
 }
 
-static void connection_close(struct http *h, struct connection *c)
+static void connection_close(struct connection *c)
 {
     if (!c)
         return;
+    struct http *h = c->h;
+    c->daemon->n_connections--;
     sd_event_source_disable_unref(c->change);
     *c->at = c->next;
     if (c->next)
@@ -384,7 +419,7 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
         connection_open(context, mhd, socket_context);
     else
-        connection_close(context, *socket_context);
+        connection_close(*socket_context);
 }
 
 // Whether it takes longer than it may.
@@ -549,30 +584,53 @@ static enum iso_err listen_on(const struct http_config *config, int *ret_fd, uin
     return ISO_OK;
 }
 
-static struct MHD_Daemon *start_daemon(struct http *h)
+static struct MHD_Daemon *start_library(struct daemon *d, int listener, const char *certificate,
+                                        const char *key)
 {
-    const struct http_config *config = &h->config;
     struct MHD_OptionItem tls[] = {
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)config->certificate},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)config->key},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)key},
         {MHD_OPTION_END, 0, NULL},
     };
-    if (!config->certificate)
+    if (!certificate)
         tls[0] = tls[2];
-    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (config->certificate ? MHD_USE_TLS : 0);
-    return MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
-                            on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-                            (unsigned)(config->connections_max + HTTP_REFUSALS),
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, HTTP_HEAD_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
-                            1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (certificate ? MHD_USE_TLS : 0);
+    return MHD_start_daemon(
+        flags, 0, NULL, NULL, on_access, d, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, d, MHD_OPTION_NOTIFY_CONNECTION, on_connection, d, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)(d->h->config.connections_max + HTTP_REFUSALS), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        HTTP_HEAD_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+}
+
+// The listener is closed where it fails.
+static enum iso_err start_daemon(struct http *h, int listener, const char *certificate, const char *key,
+                                 struct iso_errinfo *reterr)
+{
+    struct daemon *d = calloc(1, sizeof *d);
+    if (!d) {
+        close(listener);
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
+    }
+    d->h = h;
+    d->mhd = start_library(d, listener, certificate, key);
+    if (!d->mhd) {
+        stop_daemon(d);
+        return iso_fail(reterr, ISO_E_USAGE, 0, "tls", "the HTTP library refuses to start%s",
+                        certificate ? ": is this certificate one, and the key its own?" : "");
+    }
+    int fd = MHD_get_daemon_info(d->mhd, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    if (sd_event_add_io(h->loop, &d->readable, fd, EPOLLIN, on_readable, d) < 0) {
+        stop_daemon(d);
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
+    }
+    d->next = h->daemons;
+    h->daemons = d;
+    return ISO_OK;
 }
 
 static bool open_events(struct http *h)
 {
-    int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    return sd_event_add_io(h->loop, &h->readable, fd, EPOLLIN, on_readable, h) >= 0 &&
-           sd_event_add_defer(h->loop, &h->pump, on_pump, h) >= 0 &&
+    return sd_event_add_defer(h->loop, &h->pump, on_pump, h) >= 0 &&
            sd_event_add_time_relative(h->loop, &h->sweep, CLOCK_MONOTONIC, SWEEP_US, SWEEP_US / 10, on_sweep,
                                       h) >= 0 &&
            sd_event_source_set_enabled(h->sweep, SD_EVENT_ON) >= 0;
@@ -587,17 +645,15 @@ enum iso_err http_open(sd_event *loop, const struct http_config *config, struct 
     h->config = *config;
     h->loop = sd_event_ref(loop);
     h->listener = -1;
-    enum iso_err err = listen_on(config, &h->listener, &h->port, reterr);
-    if (!err) {
-        h->daemon = start_daemon(h);
-        if (!h->daemon) {
-            h->listener = -1; // the library has closed it
-            err = iso_fail(reterr, ISO_E_USAGE, 0, "tls", "the HTTP library refuses to start%s",
-                           config->certificate ? ": is this certificate one, and the key its own?" : "");
-        }
-    }
+    int listener = -1;
+    enum iso_err err = listen_on(config, &listener, &h->port, reterr);
+    if (!err)
+        err = start_daemon(h, listener, config->certificate, config->key, reterr);
+    if (!err)
+        h->listener = listener;
     if (!err && !open_events(h))
         err = iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to serve");
+    h->config.certificate = h->config.key = NULL; // the caller's
     if (err)
         http_close(h);
     else
@@ -605,12 +661,28 @@ enum iso_err http_open(sd_event *loop, const struct http_config *config, struct 
     return err;
 }
 
+enum iso_err http_set_certificate(struct http *h, const char *certificate, const char *key,
+                                  struct iso_errinfo *reterr)
+{
+    struct daemon *old = h->daemons;
+    int listener = h->listener < 0 ? -1 : fcntl(h->listener, F_DUPFD_CLOEXEC, 0);
+    if (listener < 0)
+        return iso_fail(reterr, ISO_E_IO, 0, "tls",
+                        "the server listens no more, or the system refused a descriptor");
+    enum iso_err err = start_daemon(h, listener, certificate, key, reterr);
+    if (err)
+        return err;
+    close((int)MHD_quiesce_daemon(old->mhd));
+    h->listener = listener;
+    pump_later(h);
+    return ISO_OK;
+}
+
 void http_stop_accepting(struct http *h)
 {
     if (h->listener < 0)
         return;
-    int fd = (int)MHD_quiesce_daemon(h->daemon);
-    close(fd);
+    close((int)MHD_quiesce_daemon(h->daemons->mhd));
     h->listener = -1;
 }
 
@@ -621,13 +693,12 @@ void http_close(struct http *h)
     for (struct connection *c = h->connections; c; c = c->next)
         if (c->request)
             resume(c->request); // the library stops none that is suspended
-    if (h->daemon) {
-        http_stop_accepting(h);
-        MHD_stop_daemon(h->daemon);
-    } else if (h->listener >= 0) {
-        close(h->listener);
+    http_stop_accepting(h);
+    while (h->daemons) {
+        struct daemon *d = h->daemons;
+        h->daemons = d->next;
+        stop_daemon(d);
     }
-    sd_event_source_disable_unref(h->readable);
     sd_event_source_disable_unref(h->pump);
     sd_event_source_disable_unref(h->sweep);
     sd_event_unref(h->loop);

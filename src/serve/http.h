@@ -45,6 +45,10 @@ struct http_config {
 enum iso_err http_open(sd_event *loop, const struct http_config *config, struct http **ret,
                        struct iso_errinfo *reterr) ISO_MUST_USE;
 void http_close(struct http *h);
+// Lets connections from now on have another certificate; those that are there go on with theirs. ISO_E_USAGE where it is none or the
+// key another's: all stays as it was. Only of a server that was opened with one.
+enum iso_err http_set_certificate(struct http *h, const char *certificate, const char *key,
+                                  struct iso_errinfo *reterr) ISO_MUST_USE;
 // The port listened on.
 uint16_t http_port(const struct http *h);
 uint32_t http_connections(const struct http *h);

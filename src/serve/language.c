@@ -28,7 +28,7 @@ static bool contains(struct strv text, const char *part)
     return text.len > 0 && memmem(text.ptr, text.len, part, strlen(part)) != NULL;
 }
 
-static void find_style(struct language *l, struct strv template)
+void language_find_style(struct language *l, struct strv template)
 {
     size_t i = 0;
     while (i < ARRAY_LEN(STYLES) && !contains(template, STYLES[i].sign))
@@ -59,7 +59,8 @@ enum iso_err language_open(int fd, struct language *ret, struct iso_errinfo *ret
     if (!err)
         err = tok_open(tokenizer.ptr, tokenizer.len, text_bytes, &l.tokenizer, reterr);
     if (!err && tok_count(l.tokenizer) > l.header.model.vocab)
-        err = iso_fail(reterr, ISO_E_FORMAT, 0, "tokenizer", "the plan's tokenizer has more tokens than its program");
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, "tokenizer",
+                       "the plan's tokenizer has more tokens than its program");
     if (!err && template.len > 0)
         err = tmpl_open(template, &l.template, reterr);
     if (!err) {
@@ -73,7 +74,7 @@ enum iso_err language_open(int fd, struct language *ret, struct iso_errinfo *ret
         return err;
     }
     hash128_hex(l.header.hash, l.hash);
-    find_style(&l, template);
+    language_find_style(&l, template);
     *ret = l;
     return ISO_OK;
 }
@@ -87,8 +88,8 @@ void language_close(struct language *l)
     *l = (struct language){0};
 }
 
-enum iso_err language_encode(struct language *l, struct strv text, enum tok_mode mode, bool edges, uint32_t *ret_n,
-                             struct iso_errinfo *reterr)
+enum iso_err language_encode(struct language *l, struct strv text, enum tok_mode mode, bool edges,
+                             uint32_t *ret_n, struct iso_errinfo *reterr)
 {
     size_t n;
     enum iso_err err = tok_encode(l->tokenizer, text, mode, edges, l->ids, l->ids_max, &n, reterr);
@@ -114,7 +115,8 @@ static json_t *decoded_call(const json_t *call)
     const json_t *arguments = json_object_get(function, "arguments");
     json_t *decoded = NULL;
     if (json_is_string(arguments))
-        decoded = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
+        decoded =
+            json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
     if (decoded)
         json_object_set_new(function, "arguments", decoded);
     return copy;
@@ -124,26 +126,28 @@ static json_t *decoded_call(const json_t *call)
 static json_t *template_message(const json_t *message)
 {
     json_t *out = json_copy((json_t *)message);
-    const json_t *content = json_object_get(message, "content"), *calls = json_object_get(message, "tool_calls");
+    const json_t *content = json_object_get(message, "content"),
+                 *calls = json_object_get(message, "tool_calls");
     const json_t *part, *call;
     size_t i;
     if (json_is_array(content)) {
         struct buf text;
         buf_init(&text, LANGUAGE_RENDERED_MAX);
         bool failed = false;
-        json_array_foreach(content, i, part) {
+        json_array_foreach(content, i, part)
+        {
             const json_t *piece = json_object_get(part, "text");
             failed |= buf_append(&text, json_string_value(piece), json_string_length(piece)) != ISO_OK;
         }
-        json_object_set_new(out, "content", failed ? NULL : json_stringn(text.len ? (char *)text.ptr : "", text.len));
+        json_object_set_new(out, "content",
+                            failed ? NULL : json_stringn(text.len ? (char *)text.ptr : "", text.len));
         buf_deinit(&text);
     } else if (!json_is_string(content)) {
         json_object_set_new(out, "content", json_string(""));
     }
     if (json_is_array(calls)) {
         json_t *decoded = json_array();
-        json_array_foreach(calls, i, call)
-            json_array_append_new(decoded, decoded_call(call));
+        json_array_foreach(calls, i, call) json_array_append_new(decoded, decoded_call(call));
         json_object_set_new(out, "tool_calls", decoded);
     }
     return out;
@@ -156,17 +160,21 @@ static json_t *tools_text(const json_t *tools, const json_t *own)
     const json_t *tool;
     size_t i;
     buf_init(&text, LANGUAGE_RENDERED_MAX);
-    bool failed = json_is_string(own) && (buf_append(&text, json_string_value(own), json_string_length(own)) ||
-                                          buf_append_strv(&text, STRV_LIT("\n\n")));
-    failed = failed || buf_append_strv(&text, STRV_LIT("You can call these functions, each given as JSON:\n"));
-    json_array_foreach(tools, i, tool) {
+    bool failed =
+        json_is_string(own) && (buf_append(&text, json_string_value(own), json_string_length(own)) ||
+                                buf_append_strv(&text, STRV_LIT("\n\n")));
+    failed =
+        failed || buf_append_strv(&text, STRV_LIT("You can call these functions, each given as JSON:\n"));
+    json_array_foreach(tools, i, tool)
+    {
         char *line = json_dumps(tool, JSON_COMPACT);
         failed = failed || !line || buf_append_strv(&text, strv_from(line)) || buf_append_byte(&text, '\n');
         free(line);
     }
-    failed = failed || buf_append_strv(&text, STRV_LIT("To call one, answer with nothing but\n<tool_call>\n"
-                                                       "{\"name\": \"the function's name\", \"arguments\": {its "
-                                                       "arguments as JSON}}\n</tool_call>"));
+    failed =
+        failed || buf_append_strv(&text, STRV_LIT("To call one, answer with nothing but\n<tool_call>\n"
+                                                  "{\"name\": \"the function's name\", \"arguments\": {its "
+                                                  "arguments as JSON}}\n</tool_call>"));
     json_t *string = failed ? NULL : json_stringn((char *)text.ptr, text.len);
     buf_deinit(&text);
     return string;
@@ -177,8 +185,7 @@ static json_t *template_messages(const struct language *l, const struct language
     json_t *out = json_array();
     const json_t *message;
     size_t i;
-    json_array_foreach(chat->messages, i, message)
-        json_array_append_new(out, template_message(message));
+    json_array_foreach(chat->messages, i, message) json_array_append_new(out, template_message(message));
     if (chat->tools && !l->template_has_tools) {
         json_t *first = json_array_get(out, 0);
         const char *role = json_string_value(json_object_get(first, "role"));
@@ -241,6 +248,7 @@ size_t language_call_beginning(const struct language *l, const char *name, char 
     static const char *const AFTER[] = {[SPLIT_QWEN] = "\", \"arguments\": ",
                                         [SPLIT_LLAMA] = "\", \"parameters\": ",
                                         [SPLIT_MISTRAL] = "\", \"arguments\": "};
-    int n = snprintf(out, LANGUAGE_FORCED_MAX, "%s%s%s", BEFORE[l->style], name ? name : "", name ? AFTER[l->style] : "");
+    int n = snprintf(out, LANGUAGE_FORCED_MAX, "%s%s%s", BEFORE[l->style], name ? name : "",
+                     name ? AFTER[l->style] : "");
     return num_min((uint64_t)n, LANGUAGE_FORCED_MAX - 1);
 }

@@ -37,9 +37,12 @@ void language_close(struct language *l);
 // Bytes it takes beside the plan's tokenizer and template.
 uint64_t language_bytes(const struct plan_limits *limits);
 
+// Fills in how the model writes, from its template's source and the tokenizer that *l has.
+void language_find_style(struct language *l, struct strv template);
+
 // Tokens of a text into l->ids. ISO_E_LIMIT where the text is longer than any that could fit a sequence.
-enum iso_err language_encode(struct language *l, struct strv text, enum tok_mode mode, bool edges, uint32_t *ret_n,
-                             struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err language_encode(struct language *l, struct strv text, enum tok_mode mode, bool edges,
+                             uint32_t *ret_n, struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // A conversation as the template has it.
 struct language_chat {

@@ -14,7 +14,8 @@ static enum iso_err check_part(const json_t *part, const char *at, size_t i, str
     if (!type)
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s[%zu] must be an object with a type", at, i);
     if (strcmp(type, "text") != 0)
-        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, at, "%s[%zu] is of type \"%.40s\"; this model takes text", at, i, type);
+        return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, at,
+                        "%s[%zu] is of type \"%.40s\"; this model takes text", at, i, type);
     if (!json_is_string(json_object_get(part, "text")))
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s[%zu].text must be a string", at, i);
     return ISO_OK;
@@ -30,7 +31,8 @@ static enum iso_err check_content(const json_t *message, bool may_lack, size_t n
         return ISO_OK;
     if (!json_is_array(content))
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be a string or a list of text parts", at);
-    json_array_foreach(content, i, part) {
+    json_array_foreach(content, i, part)
+    {
         enum iso_err err = check_part(part, at, i, reterr);
         if (err)
             return err;
@@ -46,12 +48,13 @@ static enum iso_err check_calls(const json_t *calls, size_t n, struct iso_errinf
     snprintf(at, sizeof at, "messages[%zu].tool_calls", n);
     if (!json_is_array(calls))
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be a list", at);
-    json_array_foreach(calls, i, call) {
+    json_array_foreach(calls, i, call)
+    {
         const json_t *function = json_object_get(call, "function");
         if (!json_is_string(json_object_get(function, "name")) ||
             !json_is_string(json_object_get(function, "arguments")))
-            return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s[%zu].function must have a name and arguments, both strings",
-                            at, i);
+            return iso_fail(reterr, ISO_E_USAGE, 0, at,
+                            "%s[%zu].function must have a name and arguments, both strings", at, i);
     }
     return ISO_OK;
 }
@@ -67,7 +70,8 @@ static enum iso_err check_message(const json_t *message, size_t n, struct iso_er
     while (role && i < ARRAY_LEN(ROLES) && strcmp(role, ROLES[i]) != 0)
         i++;
     if (!role || i == ARRAY_LEN(ROLES))
-        return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be system, developer, user, assistant or tool", at);
+        return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be system, developer, user, assistant or tool",
+                        at);
     bool assistant = strcmp(role, "assistant") == 0, has_calls = assistant && calls && !json_is_null(calls);
     enum iso_err err = check_content(message, has_calls, n, reterr);
     if (!err && has_calls)
@@ -87,7 +91,8 @@ enum iso_err messages_check(const json_t *messages, struct iso_errinfo *reterr)
         json_array_size(messages) > PARAMS_MESSAGES_MAX)
         return iso_fail(reterr, ISO_E_USAGE, 0, "messages", "messages must be a list of 1 to %d messages",
                         PARAMS_MESSAGES_MAX);
-    json_array_foreach(messages, i, message) {
+    json_array_foreach(messages, i, message)
+    {
         enum iso_err err = check_message(message, i, reterr);
         if (err)
             return err;
@@ -100,8 +105,8 @@ static bool is_name(const char *name)
     size_t n = 0;
     for (; name[n]; n++) {
         char c = name[n];
-        bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-                    c == '.';
+        bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                    c == '-' || c == '.';
         if (!fits || n == MESSAGES_NAME_MAX)
             return false;
     }
@@ -124,7 +129,8 @@ static enum iso_err check_tool(const json_t *tools, size_t i, struct iso_errinfo
     if (!type || strcmp(type, "function") != 0)
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s.type must be \"function\"", at);
     if (!name || strlen(name) != json_string_length(json_object_get(function, "name")) || !is_name(name))
-        return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s.function.name must be 1 to %d letters, digits, _, - and .", at,
+        return iso_fail(reterr, ISO_E_USAGE, 0, at,
+                        "%s.function.name must be 1 to %d letters, digits, _, - and .", at,
                         MESSAGES_NAME_MAX);
     if (description && !json_is_string(description) && !json_is_null(description))
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s.function.description must be a string", at);
@@ -140,7 +146,8 @@ enum iso_err tools_check(const json_t *tools, struct iso_errinfo *reterr)
 {
     enum iso_err err = ISO_OK;
     if (!json_is_array(tools) || json_array_size(tools) > PARAMS_TOOLS_MAX)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "tools", "tools must be a list of at most %d tools", PARAMS_TOOLS_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, "tools", "tools must be a list of at most %d tools",
+                        PARAMS_TOOLS_MAX);
     for (size_t i = 0; i < json_array_size(tools) && !err; i++)
         err = check_tool(tools, i, reterr);
     return err;

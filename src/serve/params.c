@@ -13,14 +13,16 @@
 #define TEXTS     (PARAMS_COMPLETIONS | PARAMS_BATCH)
 
 // A value that is given: not null. NULL where it is not.
-typedef enum iso_err read_field(struct params *p, const char *name, const json_t *value, struct iso_errinfo *reterr);
+typedef enum iso_err read_field(struct params *p, const char *name, const json_t *value,
+                                struct iso_errinfo *reterr);
 
 static enum iso_err wrong(struct iso_errinfo *reterr, const char *name, const char *what)
 {
     return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be %s", name, what);
 }
 
-static enum iso_err read_model(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_model(struct params *p, const char *name, const json_t *v,
+                               struct iso_errinfo *reterr)
 {
     if (!json_is_string(v))
         return wrong(reterr, name, "a string");
@@ -28,14 +30,16 @@ static enum iso_err read_model(struct params *p, const char *name, const json_t 
     return ISO_OK;
 }
 
-static enum iso_err read_messages(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_messages(struct params *p, const char *name, const json_t *v,
+                                  struct iso_errinfo *reterr)
 {
     (void)name;
     p->messages = v;
     return messages_check(v, reterr);
 }
 
-static enum iso_err read_tools(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_tools(struct params *p, const char *name, const json_t *v,
+                               struct iso_errinfo *reterr)
 {
     (void)name;
     enum iso_err err = tools_check(v, reterr);
@@ -44,7 +48,8 @@ static enum iso_err read_tools(struct params *p, const char *name, const json_t 
     return err;
 }
 
-static enum iso_err read_tool_choice(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_tool_choice(struct params *p, const char *name, const json_t *v,
+                                     struct iso_errinfo *reterr)
 {
     const char *word = json_string_value(v);
     const char *function = json_string_value(json_object_get(json_object_get(v, "function"), "name"));
@@ -57,8 +62,9 @@ static enum iso_err read_tool_choice(struct params *p, const char *name, const j
     else if (function)
         p->tool_choice = TOOLS_NAMED;
     else
-        return wrong(reterr, name, "\"none\", \"auto\", \"required\" or "
-                                   "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return wrong(reterr, name,
+                     "\"none\", \"auto\", \"required\" or "
+                     "{\"type\": \"function\", \"function\": {\"name\": ...}}");
     p->tool_name = function;
     return ISO_OK;
 }
@@ -72,7 +78,8 @@ static enum iso_err read_template_kwargs(struct params *p, const char *name, con
     return ISO_OK;
 }
 
-static enum iso_err read_prompt(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_prompt(struct params *p, const char *name, const json_t *v,
+                                struct iso_errinfo *reterr)
 {
     if (p->prompt)
         return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s: the text is given twice, under two names", name);
@@ -85,8 +92,9 @@ static enum iso_err add_stop(struct params *p, const char *name, const json_t *v
     struct answer_spec *s = &p->base;
     size_t n = json_string_length(v);
     if (!json_is_string(v) || n == 0 || n > STOP_BYTES_MAX)
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a string of 1 to %d bytes, or a list of such strings",
-                        name, STOP_BYTES_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, name,
+                        "%s must be a string of 1 to %d bytes, or a list of such strings", name,
+                        STOP_BYTES_MAX);
     memcpy(s->stop[s->n_stop], json_string_value(v), n);
     s->stop_bytes[s->n_stop++] = (uint16_t)n;
     return ISO_OK;
@@ -128,7 +136,8 @@ static bool parse_token(const char *text, uint32_t *ret)
     return id < PLAN_VOCAB_MAX;
 }
 
-static enum iso_err read_logit_bias(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_logit_bias(struct params *p, const char *name, const json_t *v,
+                                    struct iso_errinfo *reterr)
 {
     struct sampling *s = &p->base.sampling;
     const char *key;
@@ -136,18 +145,20 @@ static enum iso_err read_logit_bias(struct params *p, const char *name, const js
     if (!json_is_object(v) || json_object_size(v) > SAMPLING_BIAS_MAX)
         return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be an object of at most %d tokens", name,
                         SAMPLING_BIAS_MAX);
-    json_object_foreach((json_t *)v, key, bias) {
+    json_object_foreach((json_t *)v, key, bias)
+    {
         double value = json_number_value(bias);
         uint32_t id;
         if (!parse_token(key, &id) || !json_is_number(bias) || !(value >= -100 && value <= 100))
-            return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s: \"%.40s\" must be a token's number with a bias of -100 to 100",
-                            name, key);
+            return iso_fail(reterr, ISO_E_USAGE, 0, name,
+                            "%s: \"%.40s\" must be a token's number with a bias of -100 to 100", name, key);
         p->base.bias[s->n_bias++] = (struct logit_bias){id, (float)value};
     }
     return ISO_OK;
 }
 
-static enum iso_err read_logprobs(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_logprobs(struct params *p, const char *name, const json_t *v,
+                                  struct iso_errinfo *reterr)
 {
     uint64_t n;
     if (json_is_boolean(v)) { // as chat has it; top_logprobs says how many
@@ -156,22 +167,25 @@ static enum iso_err read_logprobs(struct params *p, const char *name, const json
         return ISO_OK;
     }
     if (!json_whole(v, LOGPROBS_TOP_MAX, &n))
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 0 to %d, or true or false", name,
-                        LOGPROBS_TOP_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, name,
+                        "%s must be a whole number from 0 to %d, or true or false", name, LOGPROBS_TOP_MAX);
     p->n_top = (uint32_t)n;
     return ISO_OK;
 }
 
-static enum iso_err read_chat_logprobs(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_chat_logprobs(struct params *p, const char *name, const json_t *v,
+                                       struct iso_errinfo *reterr)
 {
     return json_is_boolean(v) ? read_logprobs(p, name, v, reterr) : wrong(reterr, name, "true or false");
 }
 
-static enum iso_err read_top_logprobs(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_top_logprobs(struct params *p, const char *name, const json_t *v,
+                                      struct iso_errinfo *reterr)
 {
     uint64_t n;
     if (!json_whole(v, LOGPROBS_TOP_MAX, &n))
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 0 to %d", name, LOGPROBS_TOP_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 0 to %d", name,
+                        LOGPROBS_TOP_MAX);
     if (!json_is_true(json_object_get(p->body, "logprobs")) && n > 0)
         return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s needs logprobs to be true", name);
     if (n > 0)
@@ -200,24 +214,29 @@ static enum iso_err read_response_format(struct params *p, const char *name, con
         return wrong(reterr, name, "an object with a type");
     if (strcmp(type, "text") == 0)
         return ISO_OK;
-    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s of type \"%.40s\" is not supported; \"text\" is", name, type);
+    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s of type \"%.40s\" is not supported; \"text\" is",
+                    name, type);
 }
 
-static enum iso_err read_suffix(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_suffix(struct params *p, const char *name, const json_t *v,
+                                struct iso_errinfo *reterr)
 {
     (void)p;
     if (json_is_string(v) && json_string_length(v) == 0)
         return ISO_OK;
-    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s is not supported: text is continued at its end", name);
+    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s is not supported: text is continued at its end",
+                    name);
 }
 
-static enum iso_err read_best_of(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_best_of(struct params *p, const char *name, const json_t *v,
+                                 struct iso_errinfo *reterr)
 {
     uint64_t n;
     (void)p;
     if (json_whole(v, 1, &n) && n == 1)
         return ISO_OK;
-    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s other than 1 is not supported; n gives several answers", name);
+    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name,
+                    "%s other than 1 is not supported; n gives several answers", name);
 }
 
 static enum iso_err read_encoding_format(struct params *p, const char *name, const json_t *v,
@@ -225,13 +244,16 @@ static enum iso_err read_encoding_format(struct params *p, const char *name, con
 {
     const char *word = json_string_value(v);
     p->base64 = word && strcmp(word, "base64") == 0;
-    return p->base64 || (word && strcmp(word, "float") == 0) ? ISO_OK : wrong(reterr, name, "\"float\" or \"base64\"");
+    return p->base64 || (word && strcmp(word, "float") == 0) ? ISO_OK
+                                                             : wrong(reterr, name, "\"float\" or \"base64\"");
 }
 
-static enum iso_err read_dimensions(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_dimensions(struct params *p, const char *name, const json_t *v,
+                                    struct iso_errinfo *reterr)
 {
     (void)p, (void)v;
-    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s is not supported: a model's rows have one width", name);
+    return iso_fail(reterr, ISO_E_UNSUPPORTED, 0, name, "%s is not supported: a model's rows have one width",
+                    name);
 }
 
 static enum iso_err read_user(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
@@ -240,30 +262,35 @@ static enum iso_err read_user(struct params *p, const char *name, const json_t *
     return json_is_string(v) ? ISO_OK : wrong(reterr, name, "a string");
 }
 
-static enum iso_err read_max_tokens(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_max_tokens(struct params *p, const char *name, const json_t *v,
+                                    struct iso_errinfo *reterr)
 {
     uint64_t n;
     if (!json_whole(v, PLAN_SEQ_MAX, &n))
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 1 to %d", name, PLAN_SEQ_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 1 to %d", name,
+                        PLAN_SEQ_MAX);
     if (p->max_tokens && p->max_tokens != n)
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "max_tokens and max_completion_tokens differ; one is enough");
+        return iso_fail(reterr, ISO_E_USAGE, 0, name,
+                        "max_tokens and max_completion_tokens differ; one is enough");
     p->max_tokens = (uint32_t)n;
     p->max_tokens_is_zero = n == 0;
     return ISO_OK;
 }
 
-static enum iso_err read_top_k(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_top_k(struct params *p, const char *name, const json_t *v,
+                               struct iso_errinfo *reterr)
 {
     uint64_t n = 0;
     bool off = json_is_integer(v) && json_integer_value(v) == -1;
     if (!off && !json_whole(v, PLAN_VOCAB_MAX, &n))
-        return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 1 to %d, or 0 or -1 for all", name,
-                        PLAN_VOCAB_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, name,
+                        "%s must be a whole number from 1 to %d, or 0 or -1 for all", name, PLAN_VOCAB_MAX);
     p->base.sampling.top_k = (uint32_t)n;
     return ISO_OK;
 }
 
-static enum iso_err read_temperature(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_temperature(struct params *p, const char *name, const json_t *v,
+                                     struct iso_errinfo *reterr)
 {
     double t = json_number_value(v);
     if (!json_is_number(v) || !(t == 0 || ((float)t >= SAMPLING_TEMPERATURE_MIN && t <= 100)))
@@ -275,7 +302,7 @@ static enum iso_err read_temperature(struct params *p, const char *name, const j
 
 enum kind { SPECIAL, REAL, WHOLE, FLAG };
 
-#define AT(member) offsetof(struct params, member)
+#define AT(member)       offsetof(struct params, member)
 #define SAMPLING(member) AT(base.sampling.member)
 
 static const struct field {
@@ -323,7 +350,8 @@ static const struct field {
     {"encoding_format", PARAMS_EMBEDDINGS, SPECIAL, read_encoding_format, 0, 0, 0},
     {"dimensions", PARAMS_EMBEDDINGS, SPECIAL, read_dimensions, 0, 0, 0},
     {"user", GENERATES | PARAMS_EMBEDDINGS, SPECIAL, read_user, 0, 0, 0},
-    {"add_special_tokens", TEXTS | PARAMS_EMBEDDINGS | PARAMS_TOKENIZE, FLAG, NULL, AT(add_special_tokens), 0, 0},
+    {"add_special_tokens", TEXTS | PARAMS_EMBEDDINGS | PARAMS_TOKENIZE, FLAG, NULL, AT(add_special_tokens), 0,
+     0},
     {"add_special", PARAMS_TOKENIZE, FLAG, NULL, AT(add_special_tokens), 0, 0},
     {"with_pieces", PARAMS_TOKENIZE, FLAG, NULL, AT(with_pieces), 0, 0},
 };
@@ -342,7 +370,8 @@ static enum iso_err read_number(const struct field *f, void *to, const json_t *v
     return ISO_OK;
 }
 
-static enum iso_err read_one(struct params *p, const struct field *f, const json_t *v, struct iso_errinfo *reterr)
+static enum iso_err read_one(struct params *p, const struct field *f, const json_t *v,
+                             struct iso_errinfo *reterr)
 {
     uint8_t *to = (uint8_t *)p + f->at;
     if (json_is_null(v))
@@ -375,7 +404,8 @@ static void ignore(struct params *p, const char *name)
     p->ignored[at] = '\0';
 }
 
-static enum iso_err check_together(struct params *p, enum params_endpoint endpoint, struct iso_errinfo *reterr)
+static enum iso_err check_together(struct params *p, enum params_endpoint endpoint,
+                                   struct iso_errinfo *reterr)
 {
     struct sampling *s = &p->base.sampling;
     if (p->base.sampling.top_p <= 0)
@@ -383,20 +413,20 @@ static enum iso_err check_together(struct params *p, enum params_endpoint endpoi
     if (p->tool_choice != TOOLS_AUTO && p->tool_choice != TOOLS_NONE && !p->tools)
         return iso_fail(reterr, ISO_E_USAGE, 0, "tool_choice", "tool_choice needs tools");
     if (p->tool_choice == TOOLS_NAMED && !tools_have(p->tools, p->tool_name))
-        return iso_fail(reterr, ISO_E_USAGE, 0, "tool_choice", "tool_choice names \"%.64s\", which is none of the tools",
-                        p->tool_name);
+        return iso_fail(reterr, ISO_E_USAGE, 0, "tool_choice",
+                        "tool_choice names \"%.64s\", which is none of the tools", p->tool_name);
     if (p->tool_choice == TOOLS_NONE)
         p->tools = NULL;
     if (p->max_tokens_is_zero && !(p->echo && endpoint == PARAMS_COMPLETIONS))
-        return iso_fail(reterr, ISO_E_USAGE, 0, "max_tokens", "max_tokens must be a whole number from 1 to %d",
-                        PLAN_SEQ_MAX);
+        return iso_fail(reterr, ISO_E_USAGE, 0, "max_tokens",
+                        "max_tokens must be a whole number from 1 to %d", PLAN_SEQ_MAX);
     if (p->max_tokens_is_zero && p->stream)
         return iso_fail(reterr, ISO_E_USAGE, 0, "max_tokens", "max_tokens of 0 leaves nothing to stream");
     if ((endpoint & PARAMS_CHAT) && !p->messages)
         return iso_fail(reterr, ISO_E_USAGE, 0, "messages", "messages is required");
     if ((endpoint & TEXTS) && !p->prompt)
-        return iso_fail(reterr, ISO_E_USAGE, 0, endpoint == PARAMS_BATCH ? "prompts" : "prompt", "%s is required",
-                        endpoint == PARAMS_BATCH ? "prompts" : "prompt");
+        return iso_fail(reterr, ISO_E_USAGE, 0, endpoint == PARAMS_BATCH ? "prompts" : "prompt",
+                        "%s is required", endpoint == PARAMS_BATCH ? "prompts" : "prompt");
     if (endpoint == PARAMS_EMBEDDINGS && !p->prompt)
         return iso_fail(reterr, ISO_E_USAGE, 0, "input", "input is required");
     if (endpoint == PARAMS_DETOKENIZE && !p->prompt)
@@ -420,9 +450,11 @@ enum iso_err params_read(const json_t *body, enum params_endpoint endpoint, stru
     p->base.thinking_budget = ANSWER_NO_BUDGET;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)body, key, value) {
+    json_object_foreach((json_t *)body, key, value)
+    {
         size_t i = 0;
-        while (i < ARRAY_LEN(FIELDS) && !((FIELDS[i].endpoints & endpoint) && strcmp(FIELDS[i].name, key) == 0))
+        while (i < ARRAY_LEN(FIELDS) &&
+               !((FIELDS[i].endpoints & endpoint) && strcmp(FIELDS[i].name, key) == 0))
             i++;
         enum iso_err err = ISO_OK;
         if (i < ARRAY_LEN(FIELDS))

@@ -19,16 +19,23 @@
 #define PARAMS_PROMPTS_MAX  64 // of one request
 #define PARAMS_IGNORED_MAX  512
 
-enum params_endpoint { PARAMS_CHAT = 1, PARAMS_COMPLETIONS = 2, PARAMS_BATCH = 4, PARAMS_EMBEDDINGS = 8, PARAMS_TOKENIZE = 16, PARAMS_DETOKENIZE = 32 };
+enum params_endpoint {
+    PARAMS_CHAT = 1,
+    PARAMS_COMPLETIONS = 2,
+    PARAMS_BATCH = 4,
+    PARAMS_EMBEDDINGS = 8,
+    PARAMS_TOKENIZE = 16,
+    PARAMS_DETOKENIZE = 32
+};
 enum params_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 
 struct params {
     const json_t *body;
-    struct strv model;                                       // ptr NULL: not given
-    const json_t *messages, *tools, *template_kwargs;        // NULL: not given
-    const json_t *prompt;                                    // also `input`, `content`, `tokens`: text or tokens, or a list of them
+    struct strv model;                                // ptr NULL: not given
+    const json_t *messages, *tools, *template_kwargs; // NULL: not given
+    const json_t *prompt; // also `input`, `content`, `tokens`: text or tokens, or a list of them
     enum params_tools tool_choice;
-    const char *tool_name; // of TOOLS_NAMED
+    const char *tool_name;   // of TOOLS_NAMED
     struct answer_spec base; // all but prompt, and seed where seed_given is false
     bool seed_given;
     uint32_t max_tokens; // 0: not given

@@ -66,7 +66,7 @@ enum channel_event_kind {
     CHANNEL_TOKEN,
     CHANNEL_REFUSED,   // by unit_submit, with the code in `err`; the area is free
     CHANNEL_CANCELLED, // as asked; the area is free
-    CHANNEL_STEP,      // a step ended, before the events of what it gave; of no request: serial and area are 0
+    CHANNEL_STEP, // a step ended, before the events of what it gave; of no request: serial and area are 0
 };
 
 struct channel_event {

@@ -36,8 +36,9 @@ struct unit_request {
     uint32_t n_prompt;        // at least 1
     uint32_t max_output;      // at least 1; n_prompt + max_output at most the plan's max_seq_len
     struct sampling sampling; // its biases are copied
-    uint32_t n_prior; // of the prompt, the last tokens that count as output for penalties: an answer that goes on
-    bool ignore_eog;  // go on past tokens that end a generation
+    uint32_t
+        n_prior; // of the prompt, the last tokens that count as output for penalties: an answer that goes on
+    bool ignore_eog; // go on past tokens that end a generation
     bool score; // teacher forcing: an event with logits for each prompt position, no output; max_output is
                 // ignored
 };

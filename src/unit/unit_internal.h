@@ -43,10 +43,10 @@ struct unit {
     struct slot *slots; // [slots]
     uint32_t *order;    // [slots]: scratch of batch_compose
     struct batch batch;
-    bool *meets;               // [n_ops]: threads meet after this operation
+    bool *meets;                     // [n_ops]: threads meet after this operation
     const struct plan_op *hidden_op; // writes the rows that the output matrix reads, before they are codes
     float *hidden;                   // [slots][hidden]: copies of them
-    struct unit_event *events; // [slots]
+    struct unit_event *events;       // [slots]
     struct sampler sampler;
     struct team team;
     unit_tap *tap; // NULL: none

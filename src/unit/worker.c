@@ -139,8 +139,7 @@ static bool step(struct worker *w)
     atomic_store_explicit(&shared->step_began_ns, 0, memory_order_relaxed);
     if (r.rows == 0)
         return false;
-    put(w, &(struct channel_event){
-               .kind = CHANNEL_STEP, .rows = r.rows, .step_ns = clock_now_ns() - began});
+    put(w, &(struct channel_event){.kind = CHANNEL_STEP, .rows = r.rows, .step_ns = clock_now_ns() - began});
     for (uint32_t i = 0; i < r.n; i++)
         tell(w, &r.events[i]);
     atomic_fetch_add_explicit(&shared->steps, 1, memory_order_relaxed);
@@ -188,7 +187,8 @@ static enum iso_err open_unit(struct worker *w, struct iso_errinfo *reterr)
     if (err)
         return err;
     if (!hash128_equal(config->plan_hash, w->plan.header->hash) ||
-        memcmp(&w->channel.shared->shape.limits, &w->plan.header->limits, sizeof w->plan.header->limits) != 0 ||
+        memcmp(&w->channel.shared->shape.limits, &w->plan.header->limits, sizeof w->plan.header->limits) !=
+            0 ||
         w->channel.shared->shape.hidden != w->plan.header->model.hidden)
         return iso_fail(reterr, ISO_E_CORRUPT, 0, "plan", "the plan changed while it was being loaded");
     return unit_open(&w->plan, &unit, &w->unit, reterr);

@@ -1,0 +1,382 @@
+// isochron replay AUDIT [--model PLAN]
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "cli/cli.h"
+#include "cli/session.h"
+#include "formats/json_file.h"
+#include "serve/audit.h"
+
+#define LINE_BYTES_MAX AUDIT_LINE_MAX
+#define SHOWN_MAX      20 // differences that are printed
+
+struct arguments {
+    struct run_flags run;
+    const char *file, *model;
+    bool json, quiet;
+};
+
+static const struct argp_option OPTIONS[] = {
+    {"model", 'm', "PLAN", 0, "The plan to answer with (default: where each line says that it was)", 0},
+    {"json", 'j', NULL, 0, "Print the result as one JSON object; no progress", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->run;
+        return 0;
+    case 'm':
+        cli_once(state, "model", &a->model, arg);
+        return 0;
+    case 'j':
+        a->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        cli_once(state, "audit file", &a->file, arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->file)
+            argp_error(state, "which audit file?");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// A line of the file, as audit.h writes it.
+struct entry {
+    uint64_t line;
+    json_t *json;
+    const char *digest, *plan, *plan_path, *id;
+    const json_t *params;
+    uint32_t *prompt, *output;
+    uint32_t n_prompt, n_output;
+};
+
+struct replay {
+    const struct arguments *a;
+    struct session session;
+    struct language language;
+    char hash[HASH_HEX_BYTES]; // of the session's plan; "": none is open
+    uint64_t same, different, impossible;
+    json_t *differences;
+    uint32_t *room; // [max_seq_len]
+    float *row;     // [hidden]
+};
+
+// ---- A line ----
+
+static enum iso_err take_ids(const json_t *list, uint32_t **ret, uint32_t *ret_n, struct iso_errinfo *reterr)
+{
+    size_t n = json_array_size(list);
+    uint32_t *ids = n <= PLAN_SEQ_MAX ? calloc(n ? n : 1, sizeof *ids) : NULL;
+    if (!ids)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "prompt", "it has more tokens than any sequence");
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id;
+        if (!json_whole(json_array_get(list, i), UINT32_MAX, &id)) {
+            free(ids);
+            return iso_fail(reterr, ISO_E_FORMAT, 0, "prompt", "a token is no whole number");
+        }
+        ids[i] = (uint32_t)id;
+    }
+    *ret = ids;
+    *ret_n = (uint32_t)n;
+    return ISO_OK;
+}
+
+static enum iso_err entry_open(struct strv text, uint64_t line, struct entry *ret, struct iso_errinfo *reterr)
+{
+    struct entry e = {.line = line};
+    enum iso_err err = json_parse(text, &e.json, reterr);
+    if (err)
+        return err;
+    e.digest = json_string_value(json_object_get(e.json, "digest"));
+    e.plan = json_string_value(json_object_get(e.json, "plan"));
+    e.plan_path = json_string_value(json_object_get(e.json, "plan_path"));
+    e.id = json_string_value(json_object_get(e.json, "id"));
+    e.params = json_object_get(e.json, "params");
+    if (!e.digest || !e.plan || !e.plan_path || !e.id)
+        err = iso_fail(reterr, ISO_E_FORMAT, 0, NULL,
+                       "it is no line of an audit: digest, plan, plan_path and id are strings there");
+    if (!err)
+        err = take_ids(json_object_get(e.json, "prompt"), &e.prompt, &e.n_prompt, reterr);
+    if (!err)
+        err = take_ids(json_object_get(e.json, "output"), &e.output, &e.n_output, reterr);
+    if (err) {
+        free(e.prompt);
+        json_decref(e.json);
+        return err;
+    }
+    *ret = e;
+    return ISO_OK;
+}
+
+static void entry_close(struct entry *e)
+{
+    free(e->prompt);
+    free(e->output);
+    json_decref(e->json);
+}
+
+// ---- Answering again ----
+
+static void close_plan(struct replay *r)
+{
+    if (!r->hash[0])
+        return;
+    session_close(&r->session);
+    free(r->room);
+    free(r->row);
+    r->hash[0] = '\0';
+}
+
+// The session answers; its tokenizer, in the shape that an answer wants it.
+static void lend_language(struct replay *r)
+{
+    const struct session *s = &r->session;
+    r->language =
+        (struct language){.header = *s->plan.header, .tokenizer = s->tokenizer, .call_marker = TOK_NONE};
+    language_find_style(&r->language, s->plan.chat_template);
+}
+
+static enum iso_err open_plan(struct replay *r, const struct entry *e, struct iso_errinfo *reterr)
+{
+    const char *path = r->a->model ? r->a->model : e->plan_path;
+    const struct compile_flags as_it_is = {0};
+    if (strcmp(r->hash, e->plan) == 0)
+        return ISO_OK;
+    close_plan(r);
+    if (!plan_is_plan(path))
+        return iso_fail(reterr, ISO_E_USAGE, 0, "model", "%s is no plan; --model says where the plan is now",
+                        path);
+    enum iso_err err = session_open(path, &as_it_is, &r->a->run, r->a->json, &r->session, reterr);
+    if (err)
+        return err;
+    const struct plan_header *h = r->session.plan.header;
+    hash128_hex(h->hash, r->hash);
+    r->room = calloc(h->limits.max_seq_len, sizeof *r->room);
+    r->row = calloc(h->model.hidden, sizeof *r->row);
+    lend_language(r);
+    if (!r->room || !r->row)
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to answer");
+    if (strcmp(r->hash, e->plan) == 0)
+        return ISO_OK;
+    return iso_fail(reterr, ISO_E_USAGE, 0, "plan", "the answer is of plan %.32s, and %s is %s", e->plan,
+                    path, r->hash);
+}
+
+static enum iso_err ignore_piece(void *context, enum split_kind kind, uint32_t call, struct strv text)
+{
+    (void)context, (void)kind, (void)call, (void)text;
+    return ISO_OK;
+}
+
+// Steps until the unit gives the slot's next token.
+static struct unit_event next_event(struct replay *r)
+{
+    struct unit_result result;
+    do
+        result = unit_step(r->session.unit);
+    while (result.n == 0);
+    return result.events[0];
+}
+
+static enum iso_err answer_again(struct replay *r, struct answer *a, struct iso_errinfo *reterr)
+{
+    struct unit *u = r->session.unit;
+    enum answer_next next = ANSWER_RESUME;
+    uint32_t slot = 0;
+    enum iso_err err = ISO_OK;
+    while (!err && next != ANSWER_END) {
+        if (next == ANSWER_RESUME) {
+            struct unit_request request = answer_request(a, r->room);
+            unit_cancel(u, slot);
+            err = unit_submit(u, &request, &slot, NULL, reterr);
+            if (err)
+                return err;
+        }
+        struct unit_event event = next_event(r);
+        if (event.finish == UNIT_NONFINITE)
+            err = iso_fail(reterr, ISO_E_NONFINITE, 0, "logits", "a logit is not finite");
+        else
+            err = answer_push(a, event.token, event.finish, &next, reterr);
+    }
+    unit_cancel(u, slot);
+    return err;
+}
+
+static enum iso_err replay_answer(struct replay *r, const struct entry *e, char digest[AUDIT_DIGEST_HEX],
+                                  bool *ret_same, struct iso_errinfo *reterr)
+{
+    struct answer_spec *spec = NULL;
+    struct answer a;
+    enum answer_next next;
+    uint32_t choice;
+    enum iso_err err = audit_spec(e->params, e->n_prompt, &spec, &choice, reterr);
+    if (err)
+        return err;
+    if ((uint64_t)e->n_prompt + spec->max_output > r->session.plan.header->limits.max_seq_len) {
+        answer_spec_free(spec);
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "prompt", "prompt and output don't fit the plan's sequences");
+    }
+    memcpy(spec->prompt, e->prompt, e->n_prompt * sizeof *e->prompt);
+    err = answer_open(&a, spec, &r->language, ignore_piece, NULL, &next, reterr);
+    if (!err) {
+        a.choice = choice;
+        if (a.finish == ANSWER_RUNNING)
+            err = answer_again(r, &a, reterr);
+        json_t *params = audit_params(spec, choice);
+        audit_digest(r->hash, params, spec->prompt, spec->n_prompt, a.output, a.n_output, digest);
+        json_decref(params);
+        *ret_same =
+            a.n_output == e->n_output && memcmp(a.output, e->output, a.n_output * sizeof *a.output) == 0;
+        answer_close(&a);
+    }
+    answer_spec_free(spec);
+    return err;
+}
+
+static enum iso_err replay_embedding(struct replay *r, const struct entry *e, char digest[AUDIT_DIGEST_HEX],
+                                     struct iso_errinfo *reterr)
+{
+    uint32_t n = r->session.plan.header->model.hidden, slot;
+    const struct unit_request request = {.prompt = e->prompt,
+                                         .n_prompt = e->n_prompt,
+                                         .max_output = 1,
+                                         .sampling = SAMPLING_GREEDY,
+                                         .ignore_eog = true};
+    enum iso_err err = unit_submit(r->session.unit, &request, &slot, NULL, reterr);
+    if (err)
+        return err;
+    struct unit_event event = next_event(r);
+    audit_scale_row(unit_hidden(r->session.unit, event.row), n, r->row);
+    audit_digest_row(r->hash, e->prompt, e->n_prompt, r->row, n, digest);
+    return ISO_OK;
+}
+
+static void note_difference(struct replay *r, const struct entry *e, const char *digest)
+{
+    r->different++;
+    if (!r->a->json && r->different <= SHOWN_MAX)
+        printf("line %" PRIu64 ": %s is answered otherwise: %s instead of %s\n", e->line, e->id, digest,
+               e->digest);
+    if (r->different <= SHOWN_MAX)
+        json_array_append_new(r->differences, json_pack("{s:I, s:s, s:s, s:s}", "line", (json_int_t)e->line,
+                                                        "id", e->id, "digest", digest, "audited", e->digest));
+}
+
+static enum iso_err replay_line(struct replay *r, struct strv text, uint64_t line, struct iso_errinfo *reterr)
+{
+    struct entry e;
+    char digest[AUDIT_DIGEST_HEX] = "";
+    bool same = true;
+    enum iso_err err = entry_open(text, line, &e, reterr);
+    if (err)
+        return err;
+    if (!e.params) {
+        r->impossible++;
+        entry_close(&e);
+        return ISO_OK;
+    }
+    err = open_plan(r, &e, reterr);
+    if (!err)
+        err = json_is_null(e.params) ? replay_embedding(r, &e, digest, reterr)
+                                     : replay_answer(r, &e, digest, &same, reterr);
+    if (!err && same && strcmp(digest, e.digest) == 0)
+        r->same++;
+    else if (!err)
+        note_difference(r, &e, digest);
+    entry_close(&e);
+    return err;
+}
+
+static enum iso_err replay_file(struct replay *r, FILE *f, struct cli_progress *progress, uint64_t bytes,
+                                struct iso_errinfo *reterr)
+{
+    char *text = NULL, where[32];
+    size_t size = 0;
+    ssize_t n;
+    uint64_t line = 0, done = 0;
+    enum iso_err err = ISO_OK;
+    while (!err && (n = getline(&text, &size, f)) > 0) {
+        line++;
+        done += (uint64_t)n;
+        if (n > 0 && text[n - 1] == '\n')
+            n--;
+        if (n > 0)
+            err = replay_line(r, (struct strv){text, (size_t)n}, line, reterr);
+        cli_progress_update(progress, done, bytes);
+    }
+    free(text);
+    snprintf(where, sizeof where, "line %" PRIu64, line);
+    return err ? iso_fail_prefix(reterr, where) : ISO_OK;
+}
+
+static int report(const struct replay *r)
+{
+    int code = r->different    ? iso_err_exit_code(ISO_E_CORRUPT)
+               : r->impossible ? iso_err_exit_code(ISO_E_UNSUPPORTED)
+                               : CLI_EXIT_OK;
+    if (r->a->json) {
+        int printed = cli_print_json(json_pack("{s:I, s:I, s:I, s:O}", "same", (json_int_t)r->same,
+                                               "different", (json_int_t)r->different, "impossible",
+                                               (json_int_t)r->impossible, "differences", r->differences));
+        return printed ? printed : code;
+    }
+    printf("%" PRIu64 " answers are the same, %" PRIu64 " differ\n", r->same, r->different);
+    if (r->impossible)
+        printf("%" PRIu64
+               " can't be answered again: the audit has their digests alone (audit.detail: digests)\n",
+               r->impossible);
+    return code;
+}
+
+static uint64_t file_bytes(FILE *f)
+{
+    long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : 0;
+    rewind(f);
+    return end > 0 ? (uint64_t)end : 1;
+}
+
+int cmd_replay(int argc, char **argv)
+{
+    static const struct argp_child CHILDREN[] = {{&RUN_ARGP, 0, NULL, 0}, {0}};
+    static const struct argp ARGP = {
+        .options = OPTIONS,
+        .parser = parse,
+        .args_doc = "AUDIT",
+        .doc = "Answers again what a server answered, from its audit file, and compares: tokens "
+               "and digests. Exit code 0: all are the same; 9: some differ; 5: some can't be "
+               "answered again.\v" CLI_EXIT_CODES_HELP,
+        .children = CHILDREN};
+    struct arguments a = {0};
+    struct iso_errinfo e;
+    struct cli_progress progress;
+    cli_parse(&ARGP, argc, argv, &a);
+    FILE *f = fopen(a.file, "re");
+    if (!f) {
+        (void)iso_fail(&e, ISO_E_IO, 0, NULL, "%s: opening failed: %s", a.file, strerror(errno));
+        return cli_fail(&e, a.json);
+    }
+    struct replay r = {.a = &a, .differences = json_array()};
+    cli_progress_begin(&progress, "answering again", NULL, a.json);
+    enum iso_err err = replay_file(&r, f, &progress, file_bytes(f), &e);
+    cli_progress_end(&progress);
+    close_plan(&r);
+    fclose(f);
+    if (err)
+        iso_fail_prefix(&e, a.file);
+    int code = err ? cli_fail(&e, a.json) : report(&r);
+    json_decref(r.differences);
+    return code;
+}

@@ -1,0 +1,277 @@
+#include "serve/call.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/num.h"
+#include "serve/choice.h"
+#include "serve/error_body.h"
+
+#define CALL_OUT_MAX (1024 * MIB)
+
+// ---- Arrival and end ----
+
+static bool is_request_id(const char *id)
+{
+    size_t n = 0;
+    for (; id[n]; n++)
+        if (id[n] <= ' ' || id[n] > '~' || n == SERVER_REQUEST_ID_MAX)
+            return false;
+    return n > 0;
+}
+
+struct call *call_open(struct server *s, struct http_request *r, const char *endpoint)
+{
+    struct call *c = calloc(1, sizeof *c);
+    if (!c) {
+        http_respond(r, 503, "text/plain", STRV_LIT("out of memory\n"));
+        return NULL;
+    }
+    uint64_t number = ++s->serial;
+    const char *id = http_header(r, "X-Request-Id");
+    if (id && is_request_id(id))
+        snprintf(c->request_id, sizeof c->request_id, "%s", id);
+    else
+        snprintf(c->request_id, sizeof c->request_id, "req-%016" PRIx64 "%08" PRIx64, s->instance, number);
+    snprintf(c->id, sizeof c->id, "%016" PRIx64 "%08" PRIx64, s->instance, number);
+    c->server = s;
+    c->request = r;
+    c->endpoint = endpoint;
+    c->key = KEYS_NONE;
+    c->created = (int64_t)time(NULL);
+    c->arrived_ns = clock_now_ns();
+    hist_reset(&c->inter_token);
+    buf_init(&c->out, CALL_OUT_MAX);
+    http_add_header(r, "X-Request-Id", c->request_id);
+    http_set_data(r, c);
+    c->next = s->calls;
+    c->at = &s->calls;
+    if (c->next)
+        c->next->at = &c->next;
+    s->calls = c;
+    s->n_calls++;
+    return c;
+}
+
+void call_close(struct call *c)
+{
+    struct server *s = c->server;
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        choice_deinit(&c->choices[i]);
+    for (uint32_t i = 0; i < c->n_specs; i++)
+        answer_spec_free(c->specs[i]);
+    if (c->key != KEYS_NONE)
+        keys_end(s->keys, c->key);
+    if (c->model && c->model->reload == c)
+        c->model->reload = NULL;
+    *c->at = c->next;
+    if (c->next)
+        c->next->at = c->at;
+    s->n_calls--;
+    free(c->choices);
+    json_decref(c->body);
+    json_decref(c->kept);
+    buf_deinit(&c->out);
+    free(c);
+}
+
+void call_gone(struct call *c)
+{
+    c->request = NULL;
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        if (!c->choices[i].ended)
+            choice_count(&c->choices[i], METRICS_ABORT);
+    call_log(c, 499, c->client_is_slow ? "the client reads too slowly" : "the client left");
+    call_close(c);
+}
+
+// ---- The log's line ----
+
+static double ms(uint64_t ns)
+{
+    return (double)ns * 1e-6;
+}
+
+void call_log(struct call *c, unsigned status, const char *error)
+{
+    uint32_t prompt = 0, cached = 0, output = 0;
+    uint64_t first_ns = 0;
+    for (uint32_t i = 0; i < c->n_specs && c->n_choices > 0; i++)
+        prompt += c->specs[i]->n_prompt;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct choice *k = &c->choices[i];
+        cached += k->cached;
+        output += k->answer.n_output;
+        if (k->first_ns && (!first_ns || k->first_ns < first_ns))
+            first_ns = k->first_ns;
+    }
+    const struct hist *h = &c->inter_token;
+    const char *finish = c->n_choices > 0 && c->choices[0].ended ? choice_finish(&c->choices[0]) : "none";
+    enum log_level level = status >= 500 ? LOG_ERROR : LOG_INFO;
+    if (level == LOG_INFO && c->kind == CALL_OTHER && !error)
+        level = LOG_DEBUG; // health checks and the like
+    log_write(
+        &c->server->log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
+        LOG_S("key", c->key == KEYS_NONE ? "" : keys_name(c->server->keys, c->key)),
+        LOG_S("model", c->model ? c->model->name : ""), LOG_U("status", status),
+        LOG_U("prompt_tokens", prompt), LOG_U("cached_tokens", cached), LOG_U("output_tokens", output),
+        LOG_F("ttft_ms", first_ns ? ms(first_ns - c->arrived_ns) : 0),
+        LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))), LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))),
+        LOG_F("token_max_ms", ms(h->max)), LOG_F("total_ms", ms(clock_now_ns() - c->arrived_ns)),
+        LOG_S("finish_reason", finish), LOG_S("error", error ? error : ""));
+}
+
+// ---- Answers ----
+
+void call_text(struct call *c, unsigned status, const char *content_type, struct strv body)
+{
+    call_log(c, status, NULL);
+    http_respond(c->request, status, content_type, body);
+    call_close(c);
+}
+
+static int append(const char *bytes, size_t n, void *context)
+{
+    return buf_append(context, bytes, n) ? -1 : 0;
+}
+
+void call_json(struct call *c, unsigned status, json_t *json)
+{
+    buf_reset(&c->out);
+    bool made = json && json_dump_callback(json, append, &c->out, JSON_COMPACT) == 0;
+    json_decref(json);
+    if (!made)
+        call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the answer");
+    else
+        call_text(c, status, "application/json", buf_strv(&c->out));
+}
+
+void call_send(struct call *c, json_t *chunk)
+{
+    char id[40];
+    snprintf(id, sizeof id, "id: %" PRIu64 "\ndata: ", ++c->events);
+    buf_reset(&c->out);
+    bool made = chunk && !buf_append_strv(&c->out, strv_from(id)) &&
+                json_dump_callback(chunk, append, &c->out, JSON_COMPACT) == 0 &&
+                !buf_append_strv(&c->out, STRV_LIT("\n\n"));
+    json_decref(chunk);
+    if (!c->request)
+        return;
+    if (!made || !http_write(c->request, buf_strv(&c->out))) {
+        c->client_is_slow = true;
+        c->request = NULL;
+    }
+}
+
+void call_begin_stream(struct call *c)
+{
+    if (c->streaming)
+        return;
+    c->streaming = true;
+    http_add_header(c->request, "Cache-Control", "no-cache");
+    http_add_header(c->request, "X-Accel-Buffering", "no");
+    http_stream(c->request, 200, "text/event-stream");
+}
+
+static void send_error(struct call *c, unsigned status, const char *text, const char *param, const char *code)
+{
+    bool made = error_body(&c->out, status, text, param, code) == ISO_OK;
+    struct strv body = made ? buf_strv(&c->out) : STRV_LIT("{}");
+    call_log(c, status, text);
+    if (!c->streaming) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%" PRIu32, c->retry_after_s ? c->retry_after_s : 1);
+        if (status == 503 || status == 429)
+            http_add_header(c->request, "Retry-After", seconds);
+        http_respond(c->request, status, "application/json", body);
+    } else if (c->request) {
+        call_send(c, json_loadb(body.ptr, body.len, 0, NULL));
+        if (c->request)
+            http_end(c->request);
+    }
+}
+
+void call_error(struct call *c, unsigned status, const char *param, const char *code, const char *format, ...)
+{
+    char text[ISO_ERR_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (c->model && status >= 500)
+        for (uint32_t i = 0; i < c->n_choices; i++)
+            if (!c->choices[i].ended)
+                choice_count(&c->choices[i], METRICS_ERROR);
+    send_error(c, status, text, param, code);
+    call_close(c);
+}
+
+void call_fail(struct call *c, const struct iso_errinfo *e)
+{
+    unsigned status = e->code == ISO_E_LIMIT ? 400 : (unsigned)iso_err_http_status(e->code);
+    const char *code = e->code == ISO_E_LIMIT         ? "context_length_exceeded"
+                       : e->code == ISO_E_UNSUPPORTED ? "unsupported"
+                       : status == 400                ? "invalid_value"
+                                                      : NULL;
+    if (c->model && status == 400)
+        c->model->metrics.refused[e->code == ISO_E_LIMIT ? REFUSED_TOO_LONG : REFUSED_INVALID]++;
+    call_error(c, status, e->field[0] ? e->field : NULL, code, "%s", e->text);
+}
+
+void call_refuse(struct call *c, enum metrics_refusal why, unsigned status, const char *code,
+                 const char *text)
+{
+    struct served *model = c->model ? c->model : &c->server->models[0];
+    model->metrics.refused[why]++;
+    call_error(c, status, NULL, code, "%s", text);
+}
+
+// ---- Admission ----
+
+static bool has_room(struct call *c, uint32_t n)
+{
+    const struct engine *e = c->engine;
+    uint32_t slots = e->language.header.limits.slots, queue = c->server->config.queue;
+    if (n > slots + queue) {
+        call_error(c, 400, "n", "too_many_answers",
+                   "%" PRIu32 " answers are asked for at once; this server takes at most %" PRIu32
+                   " (slots and queue together)",
+                   n, slots + queue);
+        return false;
+    }
+    uint32_t busy = e->n_running + e->n_waiting;
+    if (busy + n <= slots + queue)
+        return true;
+    call_refuse(c, REFUSED_QUEUE, 503, "queue_full", "the queue is full; try again");
+    return false;
+}
+
+bool call_admit(struct call *c)
+{
+    struct iso_errinfo e;
+    uint32_t n = c->n_specs * c->params.n;
+    if (!has_room(c, n))
+        return false;
+    c->choices = calloc(n, sizeof *c->choices);
+    if (!c->choices) {
+        call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the answers");
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        c->n_choices = i + 1;
+        if (choice_init(c, i, &e)) {
+            call_fail(c, &e);
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (choice_begin(&c->choices[i]))
+            return true; // the last one ended already, and the call with it
+    return true;
+}
