@@ -1,6 +1,5 @@
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/num.h"
+#include "base/size.h"
 #include "base/utf8.h"
 
 #define BAR_WIDTH       30
@@ -32,23 +32,10 @@ int cli_fail(const struct iso_errinfo *e, bool json)
     return iso_err_exit_code(e->code);
 }
 
-// Digits only: no sign, no space, no base prefix.
-static bool parse_u64(const char *text, const char **ret_end, uint64_t *ret)
-{
-    char *end;
-    if (*text < '0' || *text > '9')
-        return false;
-    errno = 0;
-    *ret = strtoull(text, &end, 10);
-    *ret_end = end;
-    return errno == 0;
-}
-
 uint64_t cli_u64(const struct argp_state *state, const char *option, const char *text)
 {
-    const char *end;
     uint64_t value = 0;
-    if (!parse_u64(text, &end, &value) || *end != '\0')
+    if (!size_parse_whole(strv_from(text), &value))
         argp_error(state, "--%s is \"%s\"; allowed is a whole number from 0 to %" PRIu64, option, text,
                    UINT64_MAX);
     return value;
@@ -64,9 +51,8 @@ void cli_once(const struct argp_state *state, const char *option, const char **a
 uint32_t cli_u32(const struct argp_state *state, const char *option, const char *text, uint32_t min,
                  uint32_t max)
 {
-    const char *end;
     uint64_t value = 0;
-    if (!parse_u64(text, &end, &value) || *end != '\0' || value < min || value > max)
+    if (!size_parse_whole(strv_from(text), &value) || value < min || value > max)
         argp_error(state, "--%s is \"%s\"; allowed is a whole number from %" PRIu32 " to %" PRIu32, option,
                    text, min, max);
     return (uint32_t)value;
@@ -84,22 +70,13 @@ float cli_float(const struct argp_state *state, const char *option, const char *
 
 uint64_t cli_bytes(const struct argp_state *state, const char *option, const char *text)
 {
-    static const struct {
-        const char *unit;
-        uint64_t bytes;
-    } UNITS[] = {{"", 1},    {"B", 1},     {"K", KIB},   {"KiB", KIB},    {"M", MIB},        {"MiB", MIB},
-                 {"G", GIB}, {"GiB", GIB}, {"kB", 1000}, {"MB", 1000000}, {"GB", 1000000000}};
-    const char *end;
-    uint64_t value = 0, bytes = 0;
-    if (parse_u64(text, &end, &value))
-        for (size_t i = 0; i < ARRAY_LEN(UNITS); i++)
-            if (strcmp(end, UNITS[i].unit) == 0 && num_mul(value, UNITS[i].bytes, &bytes) && bytes > 0)
-                return bytes;
-    argp_error(
-        state,
-        "--%s is \"%s\"; allowed is a whole number of bytes with an optional unit, as in 8GiB or 512MiB",
-        option, text);
-    return 0;
+    uint64_t bytes = 0;
+    if (!size_parse(strv_from(text), &bytes))
+        argp_error(
+            state,
+            "--%s is \"%s\"; allowed is a whole number of bytes with an optional unit, as in 8GiB or 512MiB",
+            option, text);
+    return bytes;
 }
 
 int cli_print_json(json_t *value)

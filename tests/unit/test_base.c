@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/pages.h"
+#include "base/size.h"
 #include "base/utf8.h"
 
 static void test_err_text_is_printable(void **state)
@@ -159,12 +160,70 @@ static void test_pages(void **state)
         assert_null(pages_map((uint64_t)1 << 45, "isochron-test"));
 }
 
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes; // 0: refused
+    } ROWS[] = {{"1", 1},
+                {"7B", 7},
+                {"2K", 2048},
+                {"2KiB", 2048},
+                {"3M", 3145728},
+                {"512MiB", 536870912},
+                {"8G", 8589934592},
+                {"8GiB", 8589934592},
+                {"2kB", 2000},
+                {"2MB", 2000000},
+                {"2GB", 2000000000},
+                {"0008", 8},
+                {"18446744073709551615", UINT64_MAX},
+                {"17179869183GiB", UINT64_MAX - 1073741823},
+                {"17179869184GiB", 0},
+                {"18446744073709551616", 0},
+                {"99999999999999999999", 0},
+                {"", 0},
+                {"0", 0},
+                {"0GiB", 0},
+                {"GiB", 0},
+                {"1 GiB", 0},
+                {" 1", 0},
+                {"+1", 0},
+                {"-1", 0},
+                {"1.5GiB", 0},
+                {"0x10", 0},
+                {"1gib", 0},
+                {"1KB", 0},
+                {"1GiBx", 0}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
+        uint64_t bytes = 77;
+        assert_int_equal(size_parse(strv_from(ROWS[i].text), &bytes), ROWS[i].bytes > 0);
+        assert_int_equal(bytes, ROWS[i].bytes ? ROWS[i].bytes : 77);
+    }
+    uint64_t value = 77;
+    assert_int_equal(size_digits(STRV_LIT("18446744073709551616"), &value), 0);
+    assert_int_equal(size_digits(STRV_LIT("x1"), &value), 0);
+    assert_false(size_parse_whole(STRV_LIT("1x"), &value));
+    assert_false(size_parse_whole(STRV_LIT("1\0"), &value));
+    assert_false(size_parse_whole(STRV_LIT(""), &value));
+    assert_int_equal(value, 77);
+    assert_int_equal(size_digits(STRV_LIT("12x"), &value), 2);
+    assert_int_equal(value, 12);
+    assert_true(size_parse_whole(STRV_LIT("0"), &value));
+    assert_int_equal(value, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_err_text_is_printable),    cmocka_unit_test(test_buf_stops_at_max),
-        cmocka_unit_test(test_arena_cap_and_overflow),   cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_sealed_allocation_aborts), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_err_text_is_printable),
+        cmocka_unit_test(test_buf_stops_at_max),
+        cmocka_unit_test(test_arena_cap_and_overflow),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_sealed_allocation_aborts),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
