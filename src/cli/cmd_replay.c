@@ -1,7 +1,6 @@
 // isochron replay AUDIT [--model PLAN]
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

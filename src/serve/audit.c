@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/dmath.h"
 #include "base/num.h"
 
 #define DIGEST_BYTES 32
@@ -196,7 +196,7 @@ void audit_scale_row(const float *row, uint32_t n, float *ret)
     double squares = 0;
     for (uint32_t i = 0; i < n; i++)
         squares += (double)row[i] * (double)row[i];
-    double scale = squares > 0 ? 1 / sqrt(squares) : 0;
+    double scale = squares > 0 ? 1 / dmath_sqrt(squares) : 0;
     for (uint32_t i = 0; i < n; i++)
         ret[i] = (float)((double)row[i] * scale);
 }

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/strv.h"
 #include "serve/answer.h"
+#include "unit/logprobs.h"
 
 #define PARAMS_VALUES_MAX   262144 // of a body's JSON
 #define PARAMS_MESSAGES_MAX 4096
