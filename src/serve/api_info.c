@@ -180,8 +180,8 @@ void api_ready(struct call *c)
     if (s->draining)
         status = "draining";
     bool good = server_is_ready(s);
+    c->cause = good ? NULL : status;
     if (!good)
         http_add_header(c->request, "Retry-After", "1");
-    // A check that fails is no error of the server's: it is told in the status alone.
     call_json(c, good ? 200 : 503, json_pack("{s:s}", "status", status));
 }

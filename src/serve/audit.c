@@ -149,6 +149,7 @@ enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_s
         answer_spec_free(s);
         return iso_fail(reterr, ISO_E_FORMAT, 0, "params", "params are not those of an answer");
     }
+    s->n_prompt = n_prompt;
     *ret = s;
     return ISO_OK;
 }

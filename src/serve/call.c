@@ -17,7 +17,7 @@
 
 // ---- Arrival and end ----
 
-static bool is_request_id(const char *id)
+bool call_is_request_id(const char *id)
 {
     size_t n = 0;
     for (; id[n]; n++)
@@ -35,7 +35,7 @@ struct call *call_open(struct server *s, struct http_request *r, const char *end
     }
     uint64_t number = ++s->serial;
     const char *id = http_header(r, "X-Request-Id");
-    if (id && is_request_id(id))
+    if (id && call_is_request_id(id))
         snprintf(c->request_id, sizeof c->request_id, "%s", id);
     else
         snprintf(c->request_id, sizeof c->request_id, "req-%016" PRIx64 "%08" PRIx64, s->instance, number);
@@ -98,40 +98,60 @@ static double ms(uint64_t ns)
     return (double)ns * 1e-6;
 }
 
-void call_log(struct call *c, unsigned status, const char *error)
+// What was computed, for the log.
+struct sums {
+    uint32_t prompt, cached, output;
+    uint64_t ttft_ns;
+};
+
+static struct sums sums_of(const struct call *c)
 {
-    uint32_t prompt = 0, cached = 0, output = 0;
+    struct sums s = {0};
     uint64_t first_ns = 0;
-    for (uint32_t i = 0; i < c->n_specs && c->n_choices > 0; i++)
-        prompt += c->specs[i]->n_prompt;
+    for (uint32_t i = 0; i < c->n_specs; i++)
+        s.prompt += c->specs[i]->n_prompt;
     for (uint32_t i = 0; i < c->n_choices; i++) {
         const struct choice *k = &c->choices[i];
-        cached += k->cached;
-        output += k->answer.n_output;
+        s.cached += k->cached;
+        s.output += k->answer.n_output;
         if (k->first_ns && (!first_ns || k->first_ns < first_ns))
             first_ns = k->first_ns;
     }
-    const struct hist *h = &c->inter_token;
-    const char *finish = c->n_choices > 0 && c->choices[0].ended ? choice_finish(&c->choices[0]) : "none";
+    s.ttft_ns = first_ns ? first_ns - c->arrived_ns : 0;
+    return s;
+}
+
+void call_log(struct call *c, unsigned status, const char *error)
+{
+    struct log *log = &c->server->log;
     enum log_level level = status >= 500 ? LOG_ERROR : LOG_INFO;
+    const char *key = c->key == KEYS_NONE ? "" : keys_name(c->server->keys, c->key);
+    double total = ms(clock_now_ns() - c->arrived_ns);
     if (level == LOG_INFO && c->kind == CALL_OTHER && !error)
         level = LOG_DEBUG; // health checks and the like
-    log_write(
-        &c->server->log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
-        LOG_S("key", c->key == KEYS_NONE ? "" : keys_name(c->server->keys, c->key)),
-        LOG_S("model", c->model ? c->model->name : ""), LOG_U("status", status),
-        LOG_U("prompt_tokens", prompt), LOG_U("cached_tokens", cached), LOG_U("output_tokens", output),
-        LOG_F("ttft_ms", first_ns ? ms(first_ns - c->arrived_ns) : 0),
-        LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))), LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))),
-        LOG_F("token_max_ms", ms(h->max)), LOG_F("total_ms", ms(clock_now_ns() - c->arrived_ns)),
-        LOG_S("finish_reason", finish), LOG_S("error", error ? error : ""));
+    if (c->n_choices == 0) {
+        log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
+                  LOG_S("key", key), LOG_U("status", status), LOG_F("total_ms", total),
+                  LOG_S("error", error ? error : ""));
+        return;
+    }
+    struct sums s = sums_of(c);
+    const struct hist *h = &c->inter_token;
+    const char *finish = error ? "error" : choice_finish(&c->choices[0]);
+    log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
+              LOG_S("key", key), LOG_S("model", c->model->name), LOG_U("status", status),
+              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt), LOG_U("cached_tokens", s.cached),
+              LOG_U("output_tokens", s.output), LOG_F("ttft_ms", ms(s.ttft_ns)),
+              LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))), LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))),
+              LOG_F("token_max_ms", ms(h->max)), LOG_F("total_ms", total), LOG_S("finish_reason", finish),
+              LOG_S("error", error ? error : ""));
 }
 
 // ---- Answers ----
 
 void call_text(struct call *c, unsigned status, const char *content_type, struct strv body)
 {
-    call_log(c, status, NULL);
+    call_log(c, status, c->cause);
     http_respond(c->request, status, content_type, body);
     call_close(c);
 }

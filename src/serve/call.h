@@ -50,6 +50,7 @@ struct call {
     uint64_t arrived_ns;
     uint64_t events; // of a stream, so far
     bool streaming, client_is_slow;
+    const char *cause;      // for the log, of a status that is no error of the request's
     uint32_t retry_after_s; // to tell with a refusal; 0: one second
     struct answer_spec *specs[PARAMS_PROMPTS_MAX];
     struct strv prompt_texts[PARAMS_PROMPTS_MAX]; // where they were texts
@@ -60,6 +61,8 @@ struct call {
     struct buf out;          // workspace for what is sent
 };
 
+// Whether a client's X-Request-Id can be taken: visible ASCII, not too long.
+bool call_is_request_id(const char *id);
 // Takes a request; ids and time are set. NULL: no memory, answered.
 struct call *call_open(struct server *s, struct http_request *r, const char *endpoint);
 // Releases it; choices that still run are cancelled.

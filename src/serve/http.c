@@ -216,6 +216,9 @@ static enum MHD_Result refuse(struct http_request *r, unsigned status, const cha
     struct buf body;
     buf_init(&body, 4096);
     bool made = error_body(&body, status, why, NULL, NULL) == ISO_OK;
+    const struct http_config *config = &r->c->h->config;
+    if (config->on_refused)
+        config->on_refused(config->context, r, status, why);
     http_add_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         http_add_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");

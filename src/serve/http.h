@@ -38,6 +38,8 @@ struct http_config {
     const char *certificate, *key; // PEM texts for TLS; NULL: plain HTTP
     void (*on_request)(void *context, struct http_request *r);
     void (*on_gone)(void *context, struct http_request *r);
+    // May be NULL. A request is refused here, before on_request: over a limit. Headers may be added.
+    void (*on_refused)(void *context, struct http_request *r, unsigned status, const char *why);
     void *context;
 };
 

@@ -145,6 +145,18 @@ static void on_request(void *context, struct http_request *r)
         route->handle(c);
 }
 
+static void on_refused(void *context, struct http_request *r, unsigned status, const char *why)
+{
+    struct server *s = context;
+    const char *id = http_header(r, "X-Request-Id");
+    if (id && call_is_request_id(id))
+        http_add_header(r, "X-Request-Id", id);
+    else
+        id = "";
+    log_write(&s->log, status >= 500 ? LOG_ERROR : LOG_INFO, "request", LOG_S("request_id", id),
+              LOG_S("endpoint", http_path(r)), LOG_U("status", status), LOG_S("error", why));
+}
+
 static void on_gone(void *context, struct http_request *r)
 {
     (void)context;
@@ -458,6 +470,7 @@ static enum iso_err open_http(struct server *s, struct iso_errinfo *reterr)
                                      .key = (char *)key.ptr,
                                      .on_request = on_request,
                                      .on_gone = on_gone,
+                                     .on_refused = on_refused,
                                      .context = s};
     if (!err)
         err = http_open(s->loop, &http, &s->http, reterr);

@@ -64,3 +64,11 @@ def endless_plan(models, tmp_path_factory):
     path = tmp_path_factory.mktemp("endless") / "endless.plan"
     cli.ok("compile", models.endless, "-o", path, "-c", 32768)
     return path
+
+
+@pytest.fixture(scope="session")
+def served_plan(models, tmp_path_factory):
+    """The tiny llama (random weights) with four slots."""
+    path = tmp_path_factory.mktemp("served") / "tiny.plan"
+    cli.ok("compile", models.llama, "-o", path, "--slots", 4, "-c", 256)
+    return path
