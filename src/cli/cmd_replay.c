@@ -267,9 +267,11 @@ static void note_difference(struct replay *r, const struct entry *e, const char 
 {
     r->different++;
     if (!r->a->json && r->different <= SHOWN_MAX && strcmp(digest, e->digest) == 0)
-        printf("line %" PRIu64 ": %s: the output in the file is not the one that its digest is of\n", e->line, e->id);
+        printf("line %" PRIu64 ": %s: the output in the file is not the one that its digest is of\n", e->line,
+               e->id);
     else if (!r->a->json && r->different <= SHOWN_MAX)
-        printf("line %" PRIu64 ": %s is answered otherwise: %s instead of %s\n", e->line, e->id, digest, e->digest);
+        printf("line %" PRIu64 ": %s is answered otherwise: %s instead of %s\n", e->line, e->id, digest,
+               e->digest);
     if (r->different <= SHOWN_MAX)
         json_array_append_new(r->differences, json_pack("{s:I, s:s, s:s, s:s}", "line", (json_int_t)e->line,
                                                         "id", e->id, "digest", digest, "audited", e->digest));

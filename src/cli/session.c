@@ -131,8 +131,9 @@ static enum iso_err plan_path(const char *path, const struct compile_flags *flag
     return compile_into_cache(path, flags, run, quiet, out, reterr);
 }
 
-enum iso_err session_plan_path(const char *path, const struct compile_flags *flags, const struct run_flags *run,
-                               bool quiet, char *out, size_t size, struct iso_errinfo *reterr)
+enum iso_err session_plan_path(const char *path, const struct compile_flags *flags,
+                               const struct run_flags *run, bool quiet, char *out, size_t size,
+                               struct iso_errinfo *reterr)
 {
     bool found;
     return plan_path(path, flags, run, quiet, out, size, &found, reterr);

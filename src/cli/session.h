@@ -26,8 +26,9 @@ enum iso_err session_open(const char *path, const struct compile_flags *compile,
                           bool quiet, struct session *s, struct iso_errinfo *reterr) ISO_MUST_USE;
 void session_close(struct session *s);
 // The plan to load for `path` into out[size]: itself, or the cached one of a model file, compiled if it isn't there yet.
-enum iso_err session_plan_path(const char *path, const struct compile_flags *flags, const struct run_flags *run,
-                               bool quiet, char *out, size_t size, struct iso_errinfo *reterr) ISO_MUST_USE;
+enum iso_err session_plan_path(const char *path, const struct compile_flags *flags,
+                               const struct run_flags *run, bool quiet, char *out, size_t size,
+                               struct iso_errinfo *reterr) ISO_MUST_USE;
 
 // The most text that a prompt may have: generous for the tokens that fit a sequence.
 size_t session_text_bytes(const struct plan_limits *limits);

@@ -140,11 +140,11 @@ void call_log(struct call *c, unsigned status, const char *error)
     const char *finish = error ? "error" : choice_finish(&c->choices[0]);
     log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
               LOG_S("key", key), LOG_S("model", c->model->name), LOG_U("status", status),
-              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt), LOG_U("cached_tokens", s.cached),
-              LOG_U("output_tokens", s.output), LOG_F("ttft_ms", ms(s.ttft_ns)),
-              LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))), LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))),
-              LOG_F("token_max_ms", ms(h->max)), LOG_F("total_ms", total), LOG_S("finish_reason", finish),
-              LOG_S("error", error ? error : ""));
+              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt),
+              LOG_U("cached_tokens", s.cached), LOG_U("output_tokens", s.output),
+              LOG_F("ttft_ms", ms(s.ttft_ns)), LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))),
+              LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))), LOG_F("token_max_ms", ms(h->max)),
+              LOG_F("total_ms", total), LOG_S("finish_reason", finish), LOG_S("error", error ? error : ""));
 }
 
 // ---- Answers ----

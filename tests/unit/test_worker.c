@@ -136,8 +136,7 @@ static void answer_here(struct fixture *f, struct answer *answers)
                 uint32_t next = got.events[k].position + 1;
                 uint32_t token = r.score && next < r.n_prompt ? r.prompt[next] : got.events[k].token;
                 assert_true(logprobs_of(unit_logits(u, got.events[k].row), VOCAB,
-                                        unit_log_sum_exp(u, got.events[k].row), token, 3,
-                                        list));
+                                        unit_log_sum_exp(u, got.events[k].row), token, 3, list));
                 a->logprobs[a->n] = list[0].logprob;
                 memcpy(a->top[a->n], list + 1, sizeof a->top[0]);
                 a->tokens[a->n++] = token;
