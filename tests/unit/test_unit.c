@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "base/fpenv.h"
@@ -646,6 +647,75 @@ static void test_meetings(void **state)
     tiny_plan_free(&f.bytes);
 }
 
+// An answer cut anywhere and continued as prompt and output is the same, with penalties that count the output alone.
+static void test_an_answer_that_goes_on(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct iso_errinfo e;
+    uint32_t ids[SEQ_MAX], slot;
+    struct unit_request r = {.prompt = prompt_of(0),
+                             .n_prompt = 30,
+                             .max_output = 40,
+                             .ignore_eog = true,
+                             .sampling = {.temperature = 1.5f,
+                                          .top_p = 1,
+                                          .repeat_penalty = 1,
+                                          .presence_penalty = 1.5f,
+                                          .frequency_penalty = 0.8f,
+                                          .seed = 4}};
+    fixture_open(&f, 2);
+    run_one(&f, &r, &alone[0]);
+    memcpy(ids, r.prompt, r.n_prompt * sizeof *ids);
+    memcpy(ids + r.n_prompt, alone[0].tokens, r.max_output * sizeof *ids);
+    bool counts = false; // that the tokens are output
+    for (uint32_t n = 1; n < r.max_output; n++) {
+        struct unit_request rest = r;
+        rest.prompt = ids;
+        rest.n_prompt = r.n_prompt + n;
+        rest.max_output = r.max_output - n;
+        rest.n_prior = n;
+        run_one(&f, &rest, &together[0]);
+        assert_int_equal(together[0].n, rest.max_output);
+        assert_memory_equal(together[0].tokens, alone[0].tokens + n, rest.max_output * sizeof *ids);
+        rest.n_prior = 0;
+        run_one(&f, &rest, &together[1]);
+        counts =
+            counts || memcmp(together[1].tokens, alone[0].tokens + n, rest.max_output * sizeof *ids) != 0;
+    }
+    assert_true(counts);
+    r.n_prior = r.n_prompt;
+    assert_int_equal(unit_submit(f.unit, &r, &slot, NULL, &e), ISO_E_USAGE);
+    fixture_close(&f);
+}
+
+// The logits are the embedding matrix times the hidden row, which is there for each row of logits.
+static void test_hidden_rows(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct trace t = {0};
+    fixture_open(&f, SLOTS);
+    struct unit_request r = request_of(3), score = request_of(5);
+    uint32_t rows = 0;
+    submit(&f, &r, &t);
+    submit(&f, &score, &t);
+    for (struct unit_result got = unit_step(f.unit); got.rows > 0; got = unit_step(f.unit)) {
+        for (uint32_t i = 0; i < got.n; i++, rows++) {
+            const float *hidden = unit_hidden(f.unit, got.events[i].row);
+            const float *logits = unit_logits(f.unit, got.events[i].row);
+            for (uint32_t id = 0; id < VOCAB; id++) {
+                double sum = 0;
+                for (uint32_t k = 0; k < SHAPE.hidden; k++)
+                    sum += (double)hidden[k] * (double)*weight(&f.bytes, "token_embd.weight", id, k);
+                assert_true(fabs(sum - (double)logits[id]) < 1e-4 * (1 + fabs(sum)));
+            }
+        }
+    }
+    assert_int_equal(rows, r.max_output + score.n_prompt);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -663,6 +733,8 @@ int main(void)
         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_nonfinite_ends_only_its_request),
         cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_an_answer_that_goes_on),
+        cmocka_unit_test(test_hidden_rows),
 #ifdef __x86_64__
         cmocka_unit_test(test_callers_environment),
 #endif

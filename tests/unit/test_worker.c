@@ -22,6 +22,7 @@
 #define VOCAB      40
 #define SEQ_MAX    128
 #define SLOTS      4
+#define HIDDEN     32
 #define REQUESTS   40
 #define TIMEOUT_MS 60000
 
@@ -117,6 +118,7 @@ struct answer {
     float logprobs[SEQ_MAX];
     struct token_logprob top[SEQ_MAX][3];
     bool started, ended;
+    float hidden[HIDDEN]; // of the last token
 };
 
 // By a unit in this process, one after the other.
@@ -139,6 +141,7 @@ static void answer_here(struct fixture *f, struct answer *answers)
                                         unit_log_sum_exp(u, got.events[k].row), token, 3, list));
                 a->logprobs[a->n] = list[0].logprob;
                 memcpy(a->top[a->n], list + 1, sizeof a->top[0]);
+                memcpy(a->hidden, unit_hidden(u, got.events[k].row), sizeof a->hidden);
                 a->tokens[a->n++] = token;
                 a->finish = got.events[k].finish;
             }
@@ -169,6 +172,7 @@ static void take_events(struct fixture *f, struct answer *answers)
         a->tokens[a->n++] = e.token;
         a->finish = e.finish;
         a->ended = e.finish != UNIT_RUNNING;
+        memcpy(a->hidden, channel_hidden(&f->remote.channel, e.area), sizeof a->hidden);
     }
 }
 
@@ -183,7 +187,7 @@ static void test_answers_are_those_of_a_unit(void **state)
     for (uint32_t i = 0; i < REQUESTS;) {
         struct unit_request r = request_of(i);
         uint32_t area;
-        if (remote_submit(&f.remote, &r, 3, false, i + 1, &area))
+        if (remote_submit(&f.remote, &r, 3, i % 5 == 2, i + 1, &area))
             i++;
         else
             take_events(&f, got);
@@ -195,6 +199,8 @@ static void test_answers_are_those_of_a_unit(void **state)
         assert_true(got[i].ended);
         assert_int_equal(got[i].n, want[i].n);
         assert_int_equal(got[i].finish, want[i].finish);
+        if (i % 5 == 2)
+            assert_memory_equal(got[i].hidden, want[i].hidden, sizeof want[i].hidden);
         assert_memory_equal(got[i].tokens, want[i].tokens, want[i].n * sizeof *want[i].tokens);
         assert_memory_equal(got[i].logprobs, want[i].logprobs, want[i].n * sizeof *want[i].logprobs);
         assert_memory_equal(got[i].top, want[i].top, want[i].n * sizeof *want[i].top);
@@ -301,7 +307,7 @@ static void test_death_and_nonsense(void **state)
         {.kind = CHANNEL_TOKEN, .serial = 1, .area = SLOTS},
         {.kind = CHANNEL_TOKEN, .serial = 1, .area = UINT32_MAX},
         {.kind = CHANNEL_TOKEN, .serial = 0, .area = 1},
-        {.kind = CHANNEL_CANCELLED + 1, .serial = 1},
+        {.kind = CHANNEL_STEP + 1, .serial = 1},
         {.kind = CHANNEL_TOKEN, .serial = 1, .finish = UNIT_NONFINITE + 1},
         {.kind = CHANNEL_TOKEN, .serial = 1, .token = VOCAB},
         {.kind = CHANNEL_TOKEN, .serial = 1, .top = {[3] = {.id = VOCAB}}},
