@@ -1,6 +1,5 @@
 // The splitter of answers. The first byte chooses the style, the second what is thought, the third is the seed of the cuts;
-// the rest is the answer. However it is cut, the pieces are the same; where nothing else is found, the content is the
-// answer.
+// the rest is the answer. However it is cut, the pieces are the same; where nothing else is found, the content is it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         check(strv_equal(buf_strv(&cut.text), buf_strv(&whole.text)));
         buf_deinit(&cut.text);
     }
-    // The marks of thinking are no content of a thinking model, so there only of others.
+    // Where the model may think, marks alone may be left out.
     if (whole.n_other == 0 && data[1] % 3 == SPLIT_NO_THINK) {
         check(whole.n_content == n - HEAD);
         check(n == HEAD || memcmp(whole.text.ptr + 4, data + HEAD, n - HEAD) == 0);

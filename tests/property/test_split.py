@@ -49,6 +49,7 @@ LONE = re.compile("[\ud800-\udfff]")
 SCALAR = re.compile(r"[-0-9A-Za-z][-+.0-9A-Za-z]*")
 BLANK = re.compile(r"[ \n\t\r]*")
 RAW_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.S)
+WHOLE_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
 BARE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -117,8 +118,7 @@ class Reader:
         first = self.byte(at)
         if first == '"':
             end = RAW_STRING.match(self.text, at).end()
-            # A lone quote, or one that is escaped, doesn't close it.
-            closed = re.fullmatch(r'"(?:[^"\\]|\\.)*"', self.text[at:end], re.S)
+            closed = WHOLE_STRING.match(self.text, at)
             return (end, None) if closed else (len(self.text), Over())
         if first not in "{[":
             m = SCALAR.match(self.text, at)
@@ -205,7 +205,7 @@ class Reference:
         return len(self.text) if end < 0 else skip(self.text, end + len("</think>"))
 
     def call(self, at, begin, bare_name=None):
-        """From the object's inside on. Where the call ends, or None: it is none, or the text is over (self.over)."""
+        """Behind the opening brace, or at that of a bare one; `begin` is content before it. Where it ends; None: no call."""
         r = Reader(self.text, self.pieces, self.calls)
         before = len(self.pieces)
         if begin.strip(WHITE):
@@ -236,19 +236,15 @@ class Reference:
     def content(self, text):
         self.pieces.append([CONTENT, 0, text])
 
-    def first_wrong(self, at, bare_name, opens):
-        """Where a call that is none fails, at its mark's end at the earliest: from there on the text is read again."""
-        r = Reader(self.text, [], 0)
+    def first_wrong(self, at):
+        """Where an object that is no call fails: from there on the text is read again."""
         try:
-            if not opens:
-                return at
-            r.object(at)
+            Reader(self.text, [], 0).object(at)
         except Over:
             return len(self.text)
         except NoCall as e:
-            if e.at is not None:
-                return e.at
-        return self.name_wrong(at)
+            return self.name_wrong(at) if e.at is None else e.at
+        raise AssertionError
 
     def name_wrong(self, at):
         """Where a bad or long name fails: the first prefix that can't be read on."""
@@ -278,7 +274,8 @@ class Reference:
         return merged
 
     def outside(self, at):
-        """`at`: where text begins that is not given yet. `look`: from where on a mark may stand."""
+        """`at`: where text begins that is not given yet; `look`: from where on a mark may stand. `fresh`: no content came since
+        the beginning or a call, `past`: a call."""
         look, fresh, past, in_list = at, True, False, False
         while True:
             m, opens, bare = self.find(at, look, fresh, past, in_list)
@@ -307,7 +304,7 @@ class Reference:
             fresh = past = True
 
     def find(self, at, look, fresh, past, in_list):
-        """(The match of the next mark, the bracket it opens, a bare name and its end)."""
+        """(The match of the next mark, the bracket behind it, a bare name with its end or None)."""
         text, m = self.text, None
         blank = r"[ \n\t\r]*"
         if past and look == at:
@@ -339,7 +336,7 @@ class Reference:
 
     def failed_at(self, m, kind, start):
         if start is not None:
-            return self.first_wrong(start, None, True)
+            return self.first_wrong(start)
         at = skip(self.text, m.end())
         if kind == "open" and self.text[at:at + 1] == "[":
             return skip(self.text, at + 1)
@@ -371,8 +368,10 @@ MARKS = {
 FRAGMENTS = [
     "{", "}", "[", "]", ",", ":", '"', '"name"', '"name": "f"', '"name": "', '"arguments": {', '"arguments": ', "{}", "[]",
     '"parameters": {"a": 1}', '"arguments": "{\\"a\\": ', '"x": ', '"a"', "\\", '\\"', "\\u00e4", "\\ud83d", "\\ude00", "\\n",
-    "null", "12", "-1.5", "true", "f", " ", "\n", " \n", "<", "</", "text", "\u00e4", "\U0001f600", '{"name": "f", "arguments": {',
-    '{"name": "g", "arguments": {"b": [1, "}"]}}', '{"arguments": {"c": 3}, "name": "h"}', '"}', '"}}', "}}", ", ", "</tool_call>",
+    "null", "12", "-1.5", "true", "f", " ", "\n", " \n", "<", "</", "text", "\u00e4", "\U0001f600",
+    '{"name": "f", "arguments": {',
+    '{"name": "g", "arguments": {"b": [1, "}"]}}', '{"arguments": {"c": 3}, "name": "h"}', '"}', '"}}', "}}", ", ",
+    "</tool_call>",
     '"name": 5', '""', '"name": ""', "'", '{"type": "function", "name": "i"}',
 ]
 
@@ -484,7 +483,8 @@ def test_well_formed_calls_come_back():
     cases, want = [], []
     for _ in range(WELL_FORMED):
         style = rng.choice([QWEN, LLAMA, MISTRAL])
-        calls = [("f" + random_string(rng), {"a": random_value(rng, 3)}, rng.random() < 0.3) for _ in range(rng.randrange(1, 4))]
+        calls = [("f" + random_string(rng), {"a": random_value(rng, 3)}, rng.random() < 0.3)
+                 for _ in range(rng.randrange(1, 4))]
         text = write_calls(rng, style, calls)
         for cuts in cuttings(rng, text):
             cases.append((style, NO_THINK, text, cuts))

@@ -353,6 +353,23 @@ static void test_spoiled(void **state)
          N(0, "f") A(0, "{}") C(", 5]</tool_call>")},
         {QWEN, NO, "<tool_call>[{\"name\": \"f\"}]]</tool_call>", N(0, "f") A(0, "{}") C("]</tool_call>")},
         {QWEN, NO, "<tool_call>{\"name\": \"f\"}]</tool_call>", N(0, "f") A(0, "{}") C("]</tool_call>")},
+        // Nothing stays of one call for the next.
+        {QWEN, NO, "<tool_call>{\"name\": \"\"}</tool_call><tool_call>{\"name\": \"f\"}</tool_call>",
+         C("<tool_call>{\"name\": \"\"}</tool_call>") N(0, "f") A(0, "{}")},
+        {QWEN, NO, "<tool_call>[{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"g\"}]</tool_call>",
+         N(0, "f") A(0, "{}") N(1, "g") A(1, "{}") C("]</tool_call>")},
+        {QWEN, NO,
+         "<tool_call>{\"name\": \"f\", \"arguments\": [[<tool_call>{\"name\": \"g\", \"arguments\": "
+         "{}}</tool_call>x",
+         N(0, "f") A(0, "[[") N(1, "g") A(1, "{}") C("x")},
+        {QWEN, NO, "<tool_call>{\"a\\x<tool_call>{\"name\": \"f\"}",
+         C("<tool_call>{\"a\\x") N(0, "f") A(0, "{}")},
+        {MISTRAL, NO, "[TOOL_CALLS]{\"abc\\x [TOOL_CALLS]f{}",
+         C("[TOOL_CALLS]{\"abc\\x ") N(0, "f") A(0, "{}")},
+        {MISTRAL, NO, "[TOOL_CALLS]f{<[TOOL_CALLS]{\"arguments\": 1, \"name\": \"g\", \"x\": 2}!",
+         N(0, "f") A(0, "{") C("<") N(1, "g") A(1, "1") C("!")},
+        {QWEN, NO, "<tool_call>[[{\"name\": \"f\"}]]", C("<tool_call>[[{\"name\": \"f\"}]]")},
+        {MISTRAL, NO, "[TOOL_CALLS][f{}", C("[TOOL_CALLS][f{}")},
     };
     check_rows(ROWS, ARRAY_LEN(ROWS));
 }
@@ -582,6 +599,28 @@ static void test_held_limit(void **state)
     pair_init(&p, "a", C("a")); // full in the middle of a character
     both(&p, BEGIN, 1);
     both(&p, "\xf0\x9f\x98\x80", SPLIT_HELD_MAX);
+    pair_check(&p, QWEN, NO, ISO_OK);
+
+    pair_init(&p, "", C("")); // full at white space, then at what may begin a mark
+    both(&p, BEGIN, 1);
+    both(&p, " ", SPLIT_HELD_MAX);
+    pair_check(&p, QWEN, NO, ISO_OK);
+    pair_init(&p, "", C(""));
+    both(&p, BEGIN, 1);
+    both(&p, "<", SPLIT_HELD_MAX);
+    append(&p.text, "<tool_call>{\"name\": \"g\"}");
+    append(&p.want, N(0, "g") A(0, "{}"));
+    pair_check(&p, QWEN, NO, ISO_OK);
+
+    // Behind the name nothing is held.
+    pair_init(&p, "<tool_call>{\"name\": \"f\", \"arguments\": [", N(0, "f") A(0, "["));
+    both(&p, "\"\xc3\xa4\", ", SPLIT_HELD_MAX / 4);
+    both(&p, "1]", 1);
+    repeat(&p.text, " ", SPLIT_HELD_MAX + 1);
+    append(&p.text, ", \"name\": \"");
+    repeat(&p.text, "a", SPLIT_HELD_MAX + 1);
+    append(&p.text, "\"}</tool_call>b");
+    append(&p.want, C("b"));
     pair_check(&p, QWEN, NO, ISO_OK);
 
     for (size_t n = SPLIT_WHITE_MAX; n <= SPLIT_WHITE_MAX + 1; n++) {
