@@ -355,20 +355,22 @@ static void give_held_arguments(struct split *s)
     }
 }
 
-static void give_name(struct split *s)
+// False: there are as many calls as can be, so this is none.
+static bool give_name(struct split *s)
 {
+    if (s->n_calls == SPLIT_CALLS_MAX)
+        return false;
     give_out(s);
     if (!s->err)
-        s->err = s->n_calls == SPLIT_CALLS_MAX ? ISO_E_LIMIT
-                                               : s->on_piece(s->context, SPLIT_CALL_NAME, s->n_calls,
-                                                             (struct strv){s->word, s->n_word});
+        s->err = s->on_piece(s->context, SPLIT_CALL_NAME, s->n_calls, (struct strv){s->word, s->n_word});
     if (s->err)
-        return;
+        return true;
     s->n_calls++;
     s->named = true;
     if (s->has_arguments)
         give_held_arguments(s);
     buf_reset(&s->held);
+    return true;
 }
 
 static void begin_word(struct split *s)
@@ -493,8 +495,8 @@ static bool feed_string(struct split *s, char c)
         return false;
     if (p == GOES_ON)
         return true;
-    if (s->place == IN_NAME)
-        give_name(s);
+    if (s->place == IN_NAME && !give_name(s))
+        return false;
     if (s->place == IN_KEY)
         s->place = PAST_KEY;
     else
@@ -506,8 +508,7 @@ static bool feed_bare(struct split *s, char c)
 {
     if (c == '{') {
         s->bare = true;
-        give_name(s);
-        return begin_value(s, ARGUMENTS, c);
+        return give_name(s) && begin_value(s, ARGUMENTS, c);
     }
     if (is_space(c)) {
         s->place = PAST_BARE;
@@ -629,7 +630,8 @@ enum iso_err split_end(struct split *s)
 {
     bool apart = s->reasoned || s->n_calls > 0;
     bool white = s->place == OUTSIDE && s->matched == 0;
-    if (!(white && apart) && !(s->place != OUTSIDE && s->named))
+    bool markup = s->place == OUTSIDE && s->blank && s->n_calls > 0; // cut off behind a call
+    if (!(white && apart) && !markup && !(s->place != OUTSIDE && s->named))
         settle(s);
     give_out(s);
     return s->err;

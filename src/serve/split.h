@@ -98,7 +98,7 @@ struct split {
 void split_init(struct split *s, enum split_style style, enum split_thinking thinking, split_piece *on_piece,
                 void *context);
 void split_deinit(struct split *s);
-// ISO_E_NOMEM, ISO_E_LIMIT where there are more than SPLIT_CALLS_MAX calls, or what on_piece gave.
+// ISO_E_NOMEM, or what on_piece gave. What would be a call beyond SPLIT_CALLS_MAX is content.
 enum iso_err split_push(struct split *s, struct strv text) ISO_MUST_USE;
 enum iso_err split_end(struct split *s) ISO_MUST_USE;
 // Whether the stream is inside the reasoning (for the budget).

@@ -60,7 +60,7 @@ static enum iso_err run(const uint8_t *data, size_t n, enum cut cut, struct reco
     }
     if (!err)
         err = split_end(&s);
-    check(err == ISO_OK || (err == ISO_E_LIMIT && s.n_calls == SPLIT_CALLS_MAX));
+    check(err == ISO_OK);
     split_deinit(&s);
     return err;
 }

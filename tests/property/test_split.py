@@ -39,10 +39,6 @@ class NoCall(Exception):
         self.at = at
 
 
-class TooMany(Exception):
-    pass
-
-
 GOOD_STRING = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 LONE = re.compile("[\ud800-\udfff]")
@@ -79,9 +75,9 @@ class Reader:
             raise NoCall(at)
         return at
 
-    def named(self, name):
+    def named(self, name, at):
         if self.count >= CALLS_MAX:
-            raise TooMany
+            raise NoCall(at)
         self.name = name
         self.pieces.append([NAME, self.count, name])
         if self.arguments is not None:
@@ -161,7 +157,7 @@ class Reader:
                 raise NoCall(None) from e  # before the name it is all the same where
             if not name or len(name.encode()) > NAME_MAX:
                 raise NoCall(None)
-            self.named(name)
+            self.named(name, at - 1)
             return at
         if key in ("arguments", "parameters") and self.arguments is None and first != "n":
             self.arguments = ""
@@ -216,7 +212,7 @@ class Reference:
             if bare_name is None:
                 at = r.object(at)
             else:
-                r.named(bare_name)
+                r.named(bare_name, at)
                 at = r.value(at, True)
         except Over:
             self.over = True
@@ -239,7 +235,7 @@ class Reference:
     def first_wrong(self, at):
         """Where an object that is no call fails: from there on the text is read again."""
         try:
-            Reader(self.text, [], 0).object(at)
+            Reader(self.text, [], self.calls).object(at)
         except Over:
             return len(self.text)
         except NoCall as e:
@@ -259,10 +255,7 @@ class Reference:
         raise AssertionError
 
     def run(self, thinking):
-        try:
-            self.outside(self.reasoning(thinking))
-        except TooMany:
-            return "ISO_E_LIMIT"
+        self.outside(self.reasoning(thinking))
         merged = []
         for kind, call, text in self.pieces:
             if not text:
@@ -280,7 +273,7 @@ class Reference:
         while True:
             m, opens, bare = self.find(at, look, fresh, past, in_list)
             if not m:
-                return self.rest(at)
+                return self.rest(at, past)
             kind = m.lastgroup
             if kind in ("close", "end"):
                 in_list = in_list and kind != "end"
@@ -293,7 +286,7 @@ class Reference:
             before = self.text[at:m.start(kind)] if kind == "open" else ""
             after = None if start is None else self.call(start, before, bare[0] if bare else None)
             if after is None:
-                look = self.failed_at(m, kind, start)
+                look = start if bare else self.failed_at(m, kind, start)
                 fresh = past = in_list = False
                 if look >= len(self.text) or self.style == LLAMA:
                     return self.rest(at)
@@ -345,10 +338,15 @@ class Reference:
             return at + NAME_MAX if len(name.group()) > NAME_MAX else skip(self.text, name.end())
         return at
 
-    def rest(self, at):
+    def rest(self, at, past=False):
         rest = self.text[at:]
         white = WHITE + (";" if self.style == LLAMA and self.calls and at > 0 else "")
-        if rest.strip(white) or not self.apart:
+        mark = rest.lstrip(white)
+        if self.calls and mark and at > 0:  # markup cut off behind a call
+            marks = {QWEN: ["<tool_call>"] + ["</tool_call>"] * past, LLAMA: ["<|python_tag|>"], MISTRAL: ["[TOOL_CALLS]"]}
+            if any(m.startswith(mark) and m != mark for m in marks.get(self.style, [])):
+                return
+        if mark or not self.apart:
             self.content(rest)
 
 
@@ -419,10 +417,7 @@ def compare(rng, texts):
             cases.append((style, thinking, text, cuts))
             want.append(expected)
     for case, expected, got in zip(cases, want, split(cases)):
-        if isinstance(expected, str):
-            assert got == expected, f"seed {SEED}: {case}"
-        else:
-            assert got == expected, f"seed {SEED}: {case}\nwant {expected}\ngot  {got}"
+        assert got == expected, f"seed {SEED}: {case}\nwant {expected}\ngot  {got}"
 
 
 def test_random_texts():
@@ -500,6 +495,7 @@ def test_long_texts():
     rng = random.Random(SEED + 2)
     call = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     texts = [(QWEN, NO_THINK, call * n) for n in (CALLS_MAX, CALLS_MAX + 1)]
+    texts += [(MISTRAL, NO_THINK, "[TOOL_CALLS]f{}" * n) for n in (CALLS_MAX, CALLS_MAX + 1)]
     texts += [(QWEN, NO_THINK, '<tool_call>{"name": "' + "n" * n + '"}</tool_call>' + call) for n in (NAME_MAX, NAME_MAX + 1)]
     texts += [(MISTRAL, NO_THINK, "[TOOL_CALLS]" + "n" * n + "{}[TOOL_CALLS]f{}") for n in (NAME_MAX, NAME_MAX + 1)]
     texts += [(QWEN, NO_THINK, '<tool_call>{"name": "f", "arguments": ' + "[" * n + call) for n in (DEPTH_MAX, 10000)]
