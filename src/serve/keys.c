@@ -29,7 +29,7 @@ struct rule {
 
 struct slot {
     struct rule rule;
-    bool used; // the file has it, or requests of it run
+    bool used; // the file has it, or requests of it ran when the file was last read
     bool live; // the file has it
     uint32_t running;
     // The token bucket at at_ns. A request costs a period in nanoseconds and each nanosecond brings `rate`: no fractions. Full it
@@ -441,6 +441,5 @@ enum keys_verdict keys_begin(struct keys *k, uint32_t key, uint64_t now_ns, uint
 void keys_end(struct keys *k, uint32_t key)
 {
     ASSERT(key < k->n_slots && k->slots[key].running > 0);
-    k->slots[key].running--;
-    slot_clear_unneeded(&k->slots[key]);
+    k->slots[key].running--; // a removed key's slot is given away by the next keys_reload
 }

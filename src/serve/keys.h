@@ -38,7 +38,7 @@ uint32_t keys_count(const struct keys *k); // in the file
 
 // The number of a key, or KEYS_NONE. It holds until the next keys_reload, and longer while requests of it run.
 uint32_t keys_find(const struct keys *k, struct strv key);
-const char *keys_name(const struct keys *k, uint32_t key); // valid until the next keys_reload or keys_end
+const char *keys_name(const struct keys *k, uint32_t key); // valid until the next keys_reload
 bool keys_may_admin(const struct keys *k, uint32_t key);
 
 enum keys_verdict { KEYS_ADMITTED, KEYS_TOO_OFTEN, KEYS_TOO_MANY };

@@ -98,8 +98,8 @@ static size_t put_escaped(struct line *l, struct strv s, size_t max, bool *ret_p
 static void put_value(struct line *l, struct strv s)
 {
     static const struct strv DOTS = {"...", 3};
-    s.len =
-        num_min(s.len, LOG_LINE_MAX + 1); // an escaped character is at least as long: more is cut in any case
+    // An escaped character is at least as long, so what is over this is cut in any case.
+    s.len = num_min(s.len, LOG_LINE_MAX + 1);
     bool plain = s.len > 0;
     bool cut = put_escaped(NULL, s, l->value_max, &plain) > l->value_max;
     bool quoted = l->json || !plain;

@@ -492,7 +492,15 @@ static void test_rate_ends(void **state)
     assert_int_equal(burst(k, 0, 0), 1000000);
     assert_int_equal(burst(k, 0, UINT64_MAX), 1000000);
     assert_int_equal(burst(k, 0, UINT64_MAX), 0);
-    assert_int_equal(burst(k, 0, 5), 0); // a clock that goes back brings nothing
+    keys_close(k);
+    // A time whose product with the rate is 0 in 64 bits. And a clock that goes back, and forth again, brings nothing.
+    k = open_text("some-key rate=1000000/min\nfree-key-\n");
+    const uint64_t late = 1ull << 58;
+    assert_int_equal(burst(k, 0, 0), 1000000);
+    assert_int_equal(burst(k, 0, late), 1000000);
+    assert_int_equal(burst(k, 0, late - 30 * S), 0);
+    assert_int_equal(burst(k, 0, late), 0);
+    assert_int_equal(burst(k, 0, late + 30 * S), 500000);
     assert_int_equal(burst(k, 1, 0), 2000000);
     keys_close(k);
     // Seven in a second, for a day: no drift.
@@ -622,6 +630,7 @@ static void test_rate_over_reload(void **state)
     assert_int_equal(burst(k, 0, S), 2000000);
     reload_text(k, "some-key rate=8/s");
     reload_text(k, "some-key rate=3/s"); // no more than a burst of the new one
+    reload_text(k, "some-key rate=8/s");
     assert_int_equal(burst(k, 0, S), 3);
     reload_text(k, "some-key rate=1000000/min");
     assert_int_equal(burst(k, 0, S + 60 * S), 1000000);
