@@ -34,7 +34,7 @@
     X(MAX_SEQ_LEN, "limits.max_seq_len", "max-seq-len", "N", serve_config, max_seq_len, WHOLE, 2, PLAN_SEQ_MAX, NULL,    \
       "Tokens of one sequence, prompt and output together (default: as the plan has it, or the compiler's)")             \
     X(SLOTS, "limits.slots", "slots", "N", serve_config, slots, WHOLE, 1, PLAN_SLOTS_MAX, NULL,                          \
-      "Sequences at once (default: as the plan has them, or the compiler's)")                                            \
+      "Sequences at once (default: as the plan has them; 4 for a model file)")                                            \
     X(BATCH_TOKENS, "limits.batch_tokens", "batch-tokens", "N", serve_config, batch_tokens, WHOLE, 1,                    \
       PLAN_BATCH_TOKENS_MAX, NULL,                                                                                       \
       "Most tokens computed in one step (default: as the plan has them, or the compiler's)")                             \
