@@ -12,7 +12,7 @@
 #define SLOTS_DEFAULT 4 // of a model file that is compiled for serving
 #define PRINTED_MAX   ((size_t)1 << 20)
 
-enum { KEY_SETTING = 0x4000, KEY_CONFIG = 0x3000, KEY_PRINT };
+enum { KEY_SETTING = 0x4000, KEY_CONFIG = 0x3000, KEY_PRINT, KEY_HELP };
 
 struct arguments {
     struct serve_config config;
@@ -44,6 +44,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         cli_once(state, "config", &a->file, arg);
     } else if (key == KEY_PRINT) {
         a->print = true;
+    } else if (key == KEY_HELP) {
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
     } else if (key == ARGP_KEY_ARG) {
         keep_flag(a, SETTING_MODEL, arg, state);
     } else if (key >= KEY_SETTING && key < KEY_SETTING + (int)n) {
@@ -59,7 +61,7 @@ static struct argp_option *make_options(void)
 {
     uint32_t n, at = 0;
     const struct config_setting *settings = config_settings(&n);
-    struct argp_option *o = calloc(n + 3, sizeof *o);
+    struct argp_option *o = calloc(n + 4, sizeof *o);
     if (!o)
         return NULL;
     o[at++] = (struct argp_option){
@@ -70,6 +72,8 @@ static struct argp_option *make_options(void)
                                    0,
                                    "Print the settings as they would be used, as a YAML file, and end",
                                    0};
+    // Elsewhere -h can only mean --help; here it could be --head-timeout, too.
+    o[at++] = (struct argp_option){"h", KEY_HELP, NULL, OPTION_HIDDEN, NULL, 0};
     for (uint32_t i = 0; i < n; i++)
         if (settings[i].flag)
             o[at++] = (struct argp_option){

@@ -24,7 +24,8 @@ BUILD_ASAN = Path(os.environ.get("ISO_BUILD_ASAN", ROOT / "build-asan"))
 MODEL = Path(os.environ.get(
     "ISO_MODEL", Path.home() / ".cache/isochron/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 BINARY = BUILD / "isochron"
-COMMANDS = ["compile", "inspect", "fit", "generate", "chat", "eval", "bench"]
+COMMANDS = ["compile", "inspect", "fit", "generate", "chat", "eval", "bench"]  # that take a model and --json
+ALL_COMMANDS = [*COMMANDS[:-1], "serve", "replay", "bench"]
 SECONDS_MAX = 120  # of any one process here, on the slowest machine; nothing waits for it but a hang
 
 # Exit codes, as docs/cli.md and `isochron --help` say.

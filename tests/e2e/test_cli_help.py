@@ -9,7 +9,8 @@ import pytest
 import cli
 import make_hf
 import make_tiny
-from cli import COMMANDS, OK, ROOT, USAGE, iso, misused, ok
+import serving
+from cli import ALL_COMMANDS, COMMANDS, OK, ROOT, USAGE, iso, misused, ok
 
 SOURCE = ROOT / "src" / "cli"
 PAGE = ROOT / "docs" / "cli.md"
@@ -26,9 +27,19 @@ def table(file, name):
             for long, short, flags in rows if "HIDDEN" not in flags}
 
 
+def own_options(command):
+    """Of the command alone; those of serve are its settings."""
+    if command != "serve":
+        return table(f"cmd_{command}.c", "OPTIONS")
+    text = (ROOT / "src" / "serve" / "config_settings.h").read_text()
+    flags = re.findall(r'X\(\w+, "[\w.]+", "([a-z-]+)",', text)
+    assert len(flags) > 30
+    return {(flag, "") for flag in [*flags, "config", "print-config"]}
+
+
 def options_of(command):
     file = f"cmd_{command}.c"
-    found = table(file, "OPTIONS")
+    found = own_options(command)
     for child in re.findall(r"&(\w+)_ARGP", (SOURCE / file).read_text()):
         found |= table(*TABLES[child])
     return found
@@ -40,7 +51,7 @@ def options_in_help(command):
             if long not in ("help", "usage")}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_help_lists_every_option(command):
     wanted = options_of(command)
     assert len(wanted) >= 1
@@ -62,7 +73,7 @@ def exit_codes():
 def test_general_help():
     text = ok("--help").out.decode()
     assert text == ok("-h").out.decode() == ok("help").out.decode()
-    for command in COMMANDS:
+    for command in ALL_COMMANDS:
         assert re.search(rf"^  {command} +\w", text, re.M)
     said = {int(code): message for code, message in re.findall(r"^ +(\d+)  (.+)$", text, re.M)}
     assert said == exit_codes()
@@ -148,7 +159,7 @@ def test_one_dash_and_what_follows_an_option_is_its_value(plan):
 def sections():
     text = PAGE.read_text()
     parts = re.split(r"^## isochron (\w+)$", text, flags=re.M)
-    assert parts[1::2] == COMMANDS
+    assert parts[1::2] == ALL_COMMANDS
     return {command: part.split("\n## ")[0] for command, part in zip(parts[1::2], parts[2::2])}, text
 
 
@@ -163,9 +174,9 @@ def test_page_lists_every_option():
     for child, title in shared.items():
         part = re.search(rf"^### {title}.*?\n(.*?)(?=^##)", text, re.S | re.M).group(1)
         assert described(part) == {long for long, _ in table(*TABLES[child])}
-    for command in COMMANDS:
+    for command in ALL_COMMANDS:
         own = re.split(r"^### ", parts[command], flags=re.M)[0]
-        assert described(own) == {long for long, _ in table(f"cmd_{command}.c", "OPTIONS")}, command
+        assert described(own) == {long for long, _ in own_options(command)}, command
         for short, long in re.findall(r"^\| `-(\w), --([a-z-]+)", own, re.M):
             assert (long, short) in options_of(command)
 
@@ -174,6 +185,14 @@ def test_page_has_the_exit_codes():
     _, text = sections()
     rows = {int(code): message for code, message in re.findall(r"^\| (\d+) \| ([^|]+?) \|", text, re.M)}
     assert rows == exit_codes()
+
+
+def write_audit_file(folder):
+    """Of some answers of the page's plan."""
+    ok("compile", folder / "model.gguf", "-o", folder / "served.plan", "--slots", 4, "-c", 256)
+    with serving.serve(folder / "served.plan", "--audit", folder / "audit.jsonl") as s:
+        s.ok("/v1/completions", {"prompt": "x", "max_tokens": 3, "n": 2})
+        s.ok("/v1/embeddings", {"input": "x"})
 
 
 def write_eval_files(folder):
@@ -188,7 +207,8 @@ def test_pages_examples_work(models, tmp_path):
     make_hf.make(tmp_path / "float.gguf", tmp_path / "model")
     write_eval_files(tmp_path)
     parts, _ = sections()
-    for command in COMMANDS:
+    write_audit_file(tmp_path)
+    for command in ALL_COMMANDS:
         lines = [line for block in re.findall(r"^```sh\n(.*?)^```", parts[command], re.S | re.M)
                  for line in block.splitlines()]
         assert any(line.startswith(f"isochron {command} ") for line in lines), command
@@ -209,6 +229,18 @@ def members(value, prefix=""):
         yield from members(value[0], prefix)
 
 
+def replayed(models, folder):
+    """The result of a file in which one answer is not what it was."""
+    (folder / "model.gguf").write_bytes(models.llama.read_bytes())
+    write_audit_file(folder)
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    lines[1]["digest"] = "0" * 64
+    (folder / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    r = iso("replay", folder / "audit.jsonl", "--json")
+    assert r.code == cli.CORRUPT and (r.json["same"], r.json["different"]) == (2, 1), r
+    return r.json
+
+
 def test_page_names_every_json_member(models, plan, tmp_path):
     parts, text = sections()
     write_eval_files(tmp_path)
@@ -222,6 +254,7 @@ def test_page_names_every_json_member(models, plan, tmp_path):
         "fit": ok("fit", plan, "--json", "--pool", "1GiB").json,
         "generate": ok("generate", plan, "-p", "x", "-n", 2, "--json").json,
         "bench": ok("bench", plan, "--json", "--repeat", 1, "--output-tokens", 2).json,
+        "replay": replayed(models, tmp_path),
     }
     for command, output in outputs.items():
         documented = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", parts[command], re.M))
