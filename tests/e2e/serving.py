@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -13,6 +14,8 @@ import time
 import cli
 
 READY_SECONDS = 120
+# A server of another build, to find what only a sanitizer sees.
+SERVE = os.environ.get("ISO_SERVE")
 
 
 class Server:
@@ -106,7 +109,7 @@ class Server:
 @contextlib.contextmanager
 def serve(*args, binary=None, ready=True, env=None, cwd=None):
     """A running server on a free port. Fails where it does not end cleanly, or where a sanitizer reports."""
-    binary = binary or cli.BINARY
+    binary = binary or SERVE or cli.BINARY
     process = subprocess.Popen(cli.arguments(["serve", "--listen", "127.0.0.1:0", *args], binary), stderr=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, env=cli.environment(env), cwd=cwd)
     log = []
