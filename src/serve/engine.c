@@ -284,6 +284,14 @@ static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr)
     return ISO_OK;
 }
 
+static enum iso_err does_not_fit(uint64_t total, const char *who, uint64_t given, struct iso_errinfo *reterr)
+{
+    return iso_fail(reterr, ISO_E_NOFIT, 0, "pool",
+                    "%" PRIu64 " bytes are needed and %s %" PRIu64 ", %" PRIu64
+                    " too few; `isochron fit` shows what would fit",
+                    total, who, given, total - given);
+}
+
 static enum iso_err check_account(struct engine *e, uint64_t available, struct iso_errinfo *reterr)
 {
     const struct plan_header *h = &e->language.header;
@@ -292,15 +300,11 @@ static enum iso_err check_account(struct engine *e, uint64_t available, struct i
     e->account = account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights,
                             e->config.channel.threads, language_bytes(&h->limits) + channel_bytes(&shape));
     uint64_t total = account_total(&e->account), pool = e->config.channel.pool_bytes_max;
-    if (pool == 0 && (available == 0 || total <= available))
-        return ISO_OK;
-    if (pool > 0 && total <= pool)
-        return ISO_OK;
-    uint64_t given = pool ? pool : available;
-    return iso_fail(reterr, ISO_E_NOFIT, 0, "pool",
-                    "%" PRIu64 " bytes are needed and %s %" PRIu64 ", %" PRIu64
-                    " too few; `isochron fit` shows what would fit",
-                    total, pool ? "the unit's pool has" : "this machine has available", given, total - given);
+    if (pool > 0 && total > pool)
+        return does_not_fit(total, "the unit's pool has", pool, reterr);
+    if (available > 0 && total > available)
+        return does_not_fit(total, "this machine has available", available, reterr);
+    return ISO_OK;
 }
 
 enum iso_err engine_open(const char *path, const struct engine_config *config, uint64_t available_bytes,

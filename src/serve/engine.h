@@ -80,7 +80,7 @@ struct engine {
 };
 
 // Opens the plan at `path` and starts its unit, which becomes ready later. The account is checked against pool_bytes_max of
-// config.channel and, where that is 0, against available_bytes (0: unknown). ISO_E_NOFIT with both numbers, and those of language_open.
+// config.channel and against available_bytes (of either 0: not). ISO_E_NOFIT with both numbers, and those of language_open.
 enum iso_err engine_open(const char *path, const struct engine_config *config, uint64_t available_bytes,
                          struct engine **ret, struct iso_errinfo *reterr) ISO_MUST_USE;
 // Kills the unit where it runs. Jobs are not told. NULL is allowed.

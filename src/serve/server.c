@@ -365,27 +365,38 @@ void server_set_draining(struct server *s, bool draining)
 
 static enum iso_err renew_certificate(struct server *s, struct iso_errinfo *reterr);
 
-static void reload_files(struct server *s)
+static void log_reread(struct server *s, const char *what, enum iso_err err, const struct iso_errinfo *e)
+{
+    if (err)
+        log_write(&s->log, LOG_ERROR, "not_read_again", LOG_S("what", what), LOG_S("error", e->text));
+    else
+        log_write(&s->log, LOG_INFO, "read_again", LOG_S("what", what));
+}
+
+static enum iso_err renew_log_level(struct server *s, struct iso_errinfo *reterr)
 {
     struct serve_config fresh;
-    struct iso_errinfo e;
     enum log_level level;
     config_defaults(&fresh);
-    enum iso_err err = s->config.file[0] ? config_read(&fresh, s->config.file, &e) : ISO_OK;
-    if (!err && s->config.file[0] && s->config.lines[SETTING_LOG_LEVEL] != CONFIG_LINE_FLAG &&
+    enum iso_err err = config_read(&fresh, s->config.file, reterr);
+    if (!err && s->config.lines[SETTING_LOG_LEVEL] != CONFIG_LINE_FLAG &&
         log_level_from_name(fresh.log_level, &level))
         s->log.level = level;
-    if (!err && s->keys)
-        err = keys_reload(s->keys, s->config.keys_file, &e);
-    if (!err)
-        err = audit_reopen(&s->audit, &e);
-    if (!err && s->config.certificate_file[0])
-        err = renew_certificate(s, &e);
-    if (err)
-        log_write(&s->log, LOG_ERROR, "reload_failed", LOG_S("error", e.text));
-    else
-        log_write(&s->log, LOG_INFO, "files_read_again",
-                  LOG_S("detail", "keys, certificate, log level, audit file"));
+    return err;
+}
+
+// One that fails leaves its own as it was, and the others go on.
+static void reread_files(struct server *s)
+{
+    struct iso_errinfo e;
+    if (s->config.file[0])
+        log_reread(s, "log level", renew_log_level(s, &e), &e);
+    if (s->keys)
+        log_reread(s, "keys", keys_reload(s->keys, s->config.keys_file, &e), &e);
+    if (s->config.certificate_file[0])
+        log_reread(s, "certificate", renew_certificate(s, &e), &e);
+    if (s->config.audit_file[0])
+        log_reread(s, "audit", audit_reopen(&s->audit, &e), &e);
 }
 
 static int on_signal(sd_event_source *source, const struct signalfd_siginfo *info, void *context)
@@ -393,7 +404,7 @@ static int on_signal(sd_event_source *source, const struct signalfd_siginfo *inf
     (void)source;
     struct server *s = context;
     if (info->ssi_signo == SIGHUP) {
-        reload_files(s);
+        reread_files(s);
         return 0;
     }
     log_write(&s->log, LOG_INFO, "draining", LOG_U("signal", info->ssi_signo),
@@ -510,7 +521,8 @@ static enum iso_err open_files(struct server *s, struct iso_errinfo *reterr)
 static enum iso_err open_models(struct server *s, const struct server_plan *plans,
                                 const struct channel_config *channel, struct iso_errinfo *reterr)
 {
-    uint64_t pool = channel->pool_bytes_max, available = memory_available();
+    // What is said in the settings is taken for granted.
+    uint64_t pool = channel->pool_bytes_max, available = pool ? 0 : memory_available();
     for (uint32_t i = 0; i < s->config.n_models; i++) {
         struct served *m = &s->models[i];
         m->server = s;
