@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #define UNREAD_BYTES_MAX   ((uint64_t)1 << 20) // of a stream that the client doesn't take
 #define BODIES_EACH        8 // of all requests together: so many times the longest body, at least
 #define BODIES_BYTES_LEAST ((uint64_t)64 << 20)
+#define FILES_BESIDE       64 // descriptors that are no connection
 #define PEM_BYTES_MAX      ((size_t)1 << 20)
 
 // ---- Routes ----
@@ -494,6 +496,20 @@ static enum iso_err open_http(struct server *s, struct iso_errinfo *reterr)
     return err;
 }
 
+// A descriptor for each connection, some for the rest; as many as the system lets us have.
+static void raise_file_limit(struct server *s)
+{
+    struct rlimit limit;
+    uint64_t needed = (uint64_t)s->config.connections + HTTP_REFUSALS + FILES_BESIDE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= needed)
+        return;
+    limit.rlim_cur = (rlim_t)num_min(needed, limit.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < needed)
+        log_write(&s->log, LOG_WARN, "few_descriptors", LOG_U("needed", needed),
+                  LOG_U("given", limit.rlim_cur),
+                  LOG_S("detail", "raise the limit of open files (ulimit -n) for so many connections"));
+}
+
 static void watch_config_file(struct server *s)
 {
     struct stat st;
@@ -507,6 +523,7 @@ static enum iso_err open_files(struct server *s, struct iso_errinfo *reterr)
     enum iso_err err = ISO_OK;
     s->audit.fd = -1;
     watch_config_file(s);
+    raise_file_limit(s);
     if (c->keys_file[0])
         err = keys_open(c->keys_file, &s->keys, reterr);
     if (!err && s->keys && keys_is_readable_by_others(s->keys))
