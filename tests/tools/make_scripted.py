@@ -27,7 +27,7 @@ def byte_text(text):
     return "".join(make_tiny.vocabulary(259)[0][b] for b in text.encode())
 
 
-def make(path, name, script, template, control, marks=(), end=None, context=512):
+def make(path, name, script, template, control, marks=(), end=None, context=1024):
     """`script`: {token: next one, or a list of them}, all as plain text. `end`: the control token that ends an answer.
 
     Returns {token: id}.
@@ -60,6 +60,7 @@ def make(path, name, script, template, control, marks=(), end=None, context=512)
     ]
     output = np.zeros((vocab, HIDDEN), "<f4")
     for a, following in script.items():
+        assert len(following) <= len(WEIGHTS)
         for b, weight in zip(following, WEIGHTS, strict=False):
             output[ids[b], ids[a]] = weight
     q = HEADS * HEAD_DIM
