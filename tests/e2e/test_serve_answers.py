@@ -1,8 +1,5 @@
 """What an answer is made of, as the `openai` client sees it: reasoning apart from content, its budget, and tool calls in the
-three ways that models write them.
-
-The models say what a script says (make_scripted.py), so each test knows the answer; their templates are in the style of
-Qwen 3, of Qwen 3 2507 (which opens the reasoning itself), of Llama 3.1 and of Mistral. One server has all four.
+three ways that models write them. One server has a scripted model of each way (scripted.py).
 """
 
 import json
@@ -11,91 +8,8 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-import make_scripted
-import serving
-from test_serve_openai import connect
-from unit_tool import compile_plan
-
-QWEN3 = r"""{%- if tools %}
-    {{- '<|im_start|>system\n# Tools\n' }}
-    {%- for tool in tools %}{{- tool | tojson + '\n' }}{%- endfor %}
-    {{- 'Call them within <tool_call></tool_call>.<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}
-        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\n' }}
-        {%- if message.content %}{{- message.content }}{%- endif %}
-        {%- for call in message.tool_calls or [] %}
-            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{{- '<|im_start|>assistant\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}"""
-OPEN = r"""{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endfor %}
-{{- '<|im_start|>assistant\n<think>\n' }}"""
-LLAMA = r"""{{- '<|begin_of_text|>' }}
-{%- for message in messages %}
-    {%- if message.tool_calls %}
-        {{- '<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "' + message.tool_calls[0].function.name + '", ' }}
-        {{- '"parameters": ' + message.tool_calls[0].function.arguments | tojson + '}<|eot_id|>' }}
-    {%- else %}
-        {{- '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role) + '<|end_header_id|>\n\n' }}
-        {%- if tools and loop.first %}{%- for tool in tools %}{{- tool | tojson + '\n\n' }}{%- endfor %}{%- endif %}
-        {{- message.content + '<|eot_id|>' }}
-    {%- endif %}
-{%- endfor %}
-{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"""
-MISTRAL = r"""{{- bos_token }}
-{%- for message in messages %}
-    {%- if message.role == 'user' %}
-        {%- if tools and loop.last %}{{- '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}{%- endif %}
-        {{- '[INST]' + message.content + '[/INST]' }}
-    {%- elif message.tool_calls %}
-        {{- '[TOOL_CALLS][' }}
-        {%- for call in message.tool_calls %}
-            {{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + ', "id": "' + call.id + '"}' }}
-        {%- endfor %}
-        {{- ']</s>' }}
-    {%- elif message.role == 'tool' %}{{- '[TOOL_RESULTS]{"content": ' + message.content + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
-    {%- else %}{{- message.content + '</s>' }}
-    {%- endif %}
-{%- endfor %}"""
-
-CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-HEADERS = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eot_id|>"]
-INST = ["<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "</s>"]
-THINK, TAGS = ["<think>", "</think>"], ["<tool_call>", "</tool_call>"]
-
-# The reasoning goes round for ever where </think> is forbidden; then there is an answer or, where "The" is, a call.
-THOUGHT = {"\nLet": " me", " me": " think:", " think:": " h\u00e9", " h\u00e9": " 😀.\n", " 😀.\n": ["</think>", " me"],
-           "</think>": "\n\n"}
-REASONING = "Let me think: h\u00e9 😀."
-ANSWER = {"The": " answer", " answer": " is", " is": " 42."}
-CONTENT = "The answer is 42."
-
-
-def call_script(end):
-    """From the beginning of a call, whole or begun by the server, to its last brace."""
-    return {' "add",': end[0], end[0]: ' {"a":', " ": '{"a":', '"': 'mul",', 'mul",': end[0], ' {"a":': " 1}", '{"a":': " 1}",
-            " 1}": end[1]}
-
-
-SCRIPTS = {
-    "qwen3": (QWEN3, CHATML, THINK + TAGS, "<|im_end|>", THOUGHT | ANSWER | call_script([' "arguments":', "}\n"]) | {
-        "\n": ["<think>", "<tool_call>", "The"], "<think>": "\nLet", "\n\n": ["The", "<tool_call>"], " 42.": "<|im_end|>",
-        "<tool_call>": '\n{"name":', '\n{"name":': ' "add",', "}\n": "</tool_call>", "</tool_call>": "<|im_end|>"}),
-    "open": (OPEN, CHATML, THINK, "<|im_end|>", THOUGHT | ANSWER | {"\n": "\nLet", "\n\n": "The", " 42.": "<|im_end|>"}),
-    "llama": (LLAMA, HEADERS, [], "<|eot_id|>", ANSWER | call_script([' "parameters":', "}"]) | {
-        "\n\n": ['{"name":', "<|python_tag|>", "The"], "<|python_tag|>": '{"name":', '{"name":': ' "add",', "}": "<|eot_id|>",
-        " 42.": "<|eot_id|>"}),
-    "mistral": (MISTRAL, INST, [], "</s>", ANSWER | call_script([' "arguments":', "}]"]) | {
-        "[/INST]": ["[TOOL_CALLS]", "The"], "[/TOOL_RESULTS]": "The", "[TOOL_CALLS]": '[{"name":', '[{"name":': ' "add",',
-        "}]": "</s>", " 42.": "</s>"}),
-}
+import scripted
+from scripted import CONTENT, REASONING
 
 ASK = [{"role": "user", "content": "Add 1?"}]
 NAMES = ("add", "mul")
@@ -108,16 +22,9 @@ OF_CALL = {"qwen3": "<tool_call>", "llama": '{"name":', "mistral": "[TOOL_CALLS]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scripted")
-    ids, models = {}, []
-    for name, (template, control, marks, end, script) in SCRIPTS.items():
-        gguf, plan = folder / f"{name}.gguf", folder / f"{name}.plan"
-        ids[name] = make_scripted.make(gguf, name, script, template, control, marks, end)
-        compile_plan(gguf, plan, 1024, 4, 128)
-        models.append(f"{name}={plan}")
-    audit = folder / "audit"
-    with serving.serve(*models, "--audit", audit, "--threads", 1) as s, connect(s) as client:
-        s.client, s.ids, s.audit = client, ids, audit
+    audit = tmp_path_factory.mktemp("audit") / "audit"
+    with scripted.serve(tmp_path_factory.mktemp("scripted"), "--audit", audit) as s, s.client() as client:
+        s.openai, s.audit = client, audit
         yield s
 
 
@@ -135,10 +42,10 @@ def forbid(server, model, *tokens):
 def ask(server, model, messages=ASK, **options):
     """An answer, and the same streamed, which must be made of the same parts and have the same digest."""
     body = dict(model=model, messages=messages, seed=1) | options
-    r = server.client.chat.completions.create(**body)
+    r = server.openai.chat.completions.create(**body)
     choice, message = r.choices[0], r.choices[0].message
     parts, order, calls, last = {}, [], {}, None
-    for chunk in server.client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}):
+    for chunk in server.openai.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}):
         if not chunk.choices:
             assert chunk.usage.completion_tokens == r.usage.completion_tokens
             assert chunk.usage.completion_tokens_details == r.usage.completion_tokens_details
@@ -216,7 +123,7 @@ def test_budget_that_is_not_used_up(server, model):
     for n in (1, 2, 3):
         a = ask(server, model, max_tokens=n, extra_body={"thinking_budget": 0})
         assert (a.reasoning, a.content, a.finish, a.tokens) == (None, "", "length", n)
-    roles = [c.choices[0].delta.role for c in server.client.chat.completions.create(
+    roles = [c.choices[0].delta.role for c in server.openai.chat.completions.create(
         model=model, messages=ASK, max_tokens=1, stream=True, extra_body={"thinking_budget": 0})]
     assert roles[0] == "assistant"
 
@@ -236,7 +143,7 @@ def test_stop_strings_count_for_the_reasoning_too(server):
 
 def test_reasoning_of_completions_is_text(server):
     """Nothing is split where no chat is asked for."""
-    r = server.client.completions.create(model="qwen3", prompt="\n", max_tokens=40, temperature=0)
+    r = server.openai.completions.create(model="qwen3", prompt="\n", max_tokens=40, temperature=0)
     assert r.choices[0].text == f"<think>\n{REASONING}\n</think>\n\n{CONTENT}"
 
 
@@ -296,7 +203,7 @@ def test_results_go_back(server, model):
     """The call as the client got it and its result are put where the template has them."""
     named = {"type": "function", "function": {"name": "add"}}
     body = dict(model=model, tools=TOOLS, tool_choice=named, seed=1)
-    first = server.client.chat.completions.create(messages=ASK, **body)
+    first = server.openai.chat.completions.create(messages=ASK, **body)
     call = first.choices[0].message.tool_calls[0]
     assert len(call.id) == 9 and call.id.isalnum()
     messages = [*ASK, first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "2"}]
@@ -304,7 +211,7 @@ def test_results_go_back(server, model):
                   *(["<think>"] if model == "qwen3" else []))
     a = ask(server, model, messages, tools=TOOLS, logit_bias=bias)
     assert (a.content, a.finish) == (CONTENT, "stop")
-    another = server.client.chat.completions.create(messages=messages, **body)
+    another = server.openai.chat.completions.create(messages=messages, **body)
     assert another.choices[0].message.tool_calls[0].id != call.id
     prompt = prompt_of(server, a.whole)
     assert BEGIN[model] + "add" + MIDDLE[model] + '{"a": 1}' in prompt
@@ -318,18 +225,18 @@ def test_the_client_accumulates_and_parses(server, model):
     """Its own helpers take the stream together and read the arguments by the tool's schema."""
     named = {"type": "function", "function": {"name": "mul"}}
     kinds = []
-    with server.client.chat.completions.stream(model=model, messages=ASK, tools=TOOLS, tool_choice=named) as stream:
+    with server.openai.chat.completions.stream(model=model, messages=ASK, tools=TOOLS, tool_choice=named) as stream:
         for event in stream:
             kinds.append(event.type)
         whole = stream.get_final_completion()
     assert "tool_calls.function.arguments.delta" in kinds and kinds.count("tool_calls.function.arguments.done") == 1
     call = whole.choices[0].message.tool_calls[0]
     assert (call.function.name, call.function.parsed_arguments) == ("mul", {"a": 1})
-    parsed = server.client.chat.completions.parse(model=model, messages=ASK, tools=TOOLS, tool_choice=named)
+    parsed = server.openai.chat.completions.parse(model=model, messages=ASK, tools=TOOLS, tool_choice=named)
     assert parsed.choices[0].message.tool_calls[0].function.parsed_arguments == {"a": 1}
 
 
 def test_models_of_one_server(server):
-    assert [m.id for m in server.client.models.list()] == list(SCRIPTS)
+    assert [m.id for m in server.openai.models.list()] == list(scripted.SCRIPTS)
     with pytest.raises(openai.NotFoundError):  # with several, none is meant by another name
         ask(server, "qwen")
