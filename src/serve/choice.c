@@ -273,7 +273,9 @@ enum iso_err choice_init(struct call *c, uint32_t index, struct iso_errinfo *ret
     struct choice *k = &c->choices[index];
     const struct params *p = &c->params;
     enum answer_next next;
-    uint64_t seeds[] = {p->base.sampling.seed, hash64(c->id, strlen(c->id)), index};
+    const struct answer_spec *s = c->specs[index / p->n];
+    // Of the ids of tool calls: a conversation's next request has another prompt, so they don't come again in it.
+    uint64_t seeds[] = {s->sampling.seed, hash64(s->prompt, s->n_prompt * sizeof *s->prompt), index};
     *k = (struct choice){.call = c, .index = index, .prompt = index / p->n};
     k->job = (struct engine_job){.calls = &CALLS, .n_top = p->n_top, .embed = c->kind == CALL_EMBEDDING};
     reply_init(&k->reply, hash64(seeds, sizeof seeds));
@@ -296,8 +298,11 @@ bool choice_begin(struct choice *k)
     if (nothing)
         k->answer.finish = ANSWER_LENGTH;
     if (nothing || k->answer.finish != ANSWER_RUNNING) {
-        if (c->params.stream)
+        if (c->params.stream) { // the first chunk says the role, also where nothing is computed
             call_begin_stream(c);
+            call_send(c, complete_chunk(k, NULL, true));
+            reply_reset(&k->reply);
+        }
         return finish(k);
     }
     engine_submit(c->engine, &k->job);

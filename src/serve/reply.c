@@ -203,17 +203,24 @@ bool reply_add_chat_logprob(struct reply *r, const struct language *l, const str
            json_array_append_new(r->logprobs, entry) == 0;
 }
 
-// Two tokens of the same text (as parts of characters become U+FFFD) would be one key: the more probable one stays.
-static json_t *text_top(const struct language *l, const struct channel_event *e, uint32_t n_top)
+// Two tokens of the same text (as parts of characters become U+FFFD) would be one key: the first one stays.
+static void add_top(json_t *top, const struct language *l, uint32_t token, float logprob)
+{
+    json_t *text = reply_token_text(l, token);
+    if (text && !json_object_getn(top, json_string_value(text), json_string_length(text)))
+        json_object_setn_new(top, json_string_value(text), json_string_length(text),
+                             json_real((double)logprob));
+    json_decref(text);
+}
+
+// The most probable ones, and the token itself where it is none of them: n_top + 1 at most, as in OpenAI's API.
+static json_t *text_top(const struct language *l, uint32_t token, const struct channel_event *e,
+                        uint32_t n_top)
 {
     json_t *top = json_object();
-    for (uint32_t i = 0; i < n_top && e->top[i].id != LOGPROBS_NONE; i++) {
-        json_t *text = reply_token_text(l, e->top[i].id);
-        if (text && !json_object_getn(top, json_string_value(text), json_string_length(text)))
-            json_object_setn_new(top, json_string_value(text), json_string_length(text),
-                                 json_real((double)e->top[i].logprob));
-        json_decref(text);
-    }
+    for (uint32_t i = 0; i < n_top && e->top[i].id != LOGPROBS_NONE; i++)
+        add_top(top, l, e->top[i].id, e->top[i].logprob);
+    add_top(top, l, token, e->logprob);
     return top;
 }
 
@@ -228,7 +235,7 @@ bool reply_add_text_logprob(struct reply *r, const struct language *l, uint32_t 
                 json_array_append_new(json_object_get(r->logprobs, "token_logprobs"),
                                       e ? json_real((double)e->logprob) : json_null()) == 0 &&
                 json_array_append_new(json_object_get(r->logprobs, "top_logprobs"),
-                                      e && n_top > 0 ? text_top(l, e, n_top) : json_null()) == 0 &&
+                                      e && n_top > 0 ? text_top(l, token, e, n_top) : json_null()) == 0 &&
                 json_array_append_new(json_object_get(r->logprobs, "text_offset"),
                                       json_integer((json_int_t)r->text_offset)) == 0;
     // In characters, as OpenAI's API counts.

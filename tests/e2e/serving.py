@@ -11,6 +11,8 @@ import subprocess
 import threading
 import time
 
+import openai
+
 import cli
 
 READY_SECONDS = 120
@@ -71,6 +73,10 @@ class Server:
                 yield event.get("id"), data if data == "[DONE]" else json.loads(data)
                 event = {}
         c.close()
+
+    def client(self, kind=openai.OpenAI, **options):
+        """OpenAI's own client, which tries nothing twice."""
+        return kind(**{"base_url": self.base + "/v1", "api_key": "none", "max_retries": 0, "timeout": 120} | options)
 
     def metrics(self):
         """Every sample by its name with labels."""
