@@ -140,11 +140,11 @@ void call_log(struct call *c, unsigned status, const char *error)
     const char *finish = error ? "error" : choice_finish(&c->choices[0]);
     log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
               LOG_S("key", key), LOG_S("model", c->model->name), LOG_U("status", status),
-              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt), LOG_U("cached_tokens", s.cached),
-              LOG_U("output_tokens", s.output), LOG_F("ttft_ms", ms(s.ttft_ns)),
-              LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))), LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))),
-              LOG_F("token_max_ms", ms(h->max)), LOG_F("total_ms", total), LOG_S("finish_reason", finish),
-              LOG_S("error", error ? error : ""));
+              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt),
+              LOG_U("cached_tokens", s.cached), LOG_U("output_tokens", s.output),
+              LOG_F("ttft_ms", ms(s.ttft_ns)), LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))),
+              LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))), LOG_F("token_max_ms", ms(h->max)),
+              LOG_F("total_ms", total), LOG_S("finish_reason", finish), LOG_S("error", error ? error : ""));
 }
 
 // ---- Answers ----
@@ -220,15 +220,18 @@ static void send_error(struct call *c, unsigned status, const char *text, const 
 void call_error(struct call *c, unsigned status, const char *param, const char *code, const char *format, ...)
 {
     char text[ISO_ERR_TEXT_MAX];
+    struct iso_errinfo e;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    // What came in through arguments, a path say, may be no UTF-8, or be cut in a character: JSON takes neither.
+    iso_fail_fill(&e, ISO_E_USAGE, 0, NULL, "%s", text);
     if (c->model && status >= 500)
         for (uint32_t i = 0; i < c->n_choices; i++)
             if (!c->choices[i].ended)
                 choice_count(&c->choices[i], METRICS_ERROR);
-    send_error(c, status, text, param, code);
+    send_error(c, status, e.text, param, code);
     call_close(c);
 }
 
