@@ -126,17 +126,16 @@ static bool bad_tokens(struct call *c, const char *field)
     return false;
 }
 
-// A list of token ids into language.ids. False: it is none, or too long.
+// A list of token ids into language.ids. False: it is none, or too long. Whole numbers may be written with a point.
 static bool read_ids(struct call *c, const json_t *list, uint32_t *ret_n)
 {
     struct language *l = &c->engine->language;
     size_t n = json_array_size(list);
     for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (n > l->ids_max || !json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= l->header.model.vocab)
+        uint64_t id;
+        if (n > l->ids_max || !json_whole(json_array_get(list, i), l->header.model.vocab - 1, &id))
             return false;
-        l->ids[i] = (uint32_t)json_integer_value(id);
+        l->ids[i] = (uint32_t)id;
     }
     *ret_n = (uint32_t)n;
     return true;
@@ -145,6 +144,13 @@ static bool read_ids(struct call *c, const json_t *list, uint32_t *ret_n)
 static bool add_tokens(struct call *c, const json_t *list, const char *field)
 {
     uint32_t n;
+    if (json_array_size(list) > c->engine->language.ids_max) {
+        c->model->metrics.refused[REFUSED_TOO_LONG]++;
+        call_error(c, 400, field, "context_length_exceeded",
+                   "%s has %zu tokens, and this model takes %" PRIu32, field, json_array_size(list),
+                   c->engine->language.header.limits.max_seq_len);
+        return false;
+    }
     if (!read_ids(c, list, &n))
         return bad_tokens(c, field);
     return add_spec(c, c->engine->language.ids, n) != NULL;
@@ -163,7 +169,7 @@ static bool add_prompts(struct call *c, const char *field)
     const json_t *prompt = c->params.prompt, *first = json_array_get(prompt, 0);
     size_t n = json_array_size(prompt);
     char at[32];
-    if (!json_is_array(prompt) || json_is_integer(first))
+    if (!json_is_array(prompt) || json_is_number(first))
         return add_prompt(c, prompt, field);
     if (n == 0) {
         call_error(c, 400, field, "empty_prompt", "%s is empty: it has no tokens", field);

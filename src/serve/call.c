@@ -220,15 +220,18 @@ static void send_error(struct call *c, unsigned status, const char *text, const 
 void call_error(struct call *c, unsigned status, const char *param, const char *code, const char *format, ...)
 {
     char text[ISO_ERR_TEXT_MAX];
+    struct iso_errinfo e;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    // What came in through arguments, a path say, may be no UTF-8, or be cut in a character: JSON takes neither.
+    iso_fail_fill(&e, ISO_E_USAGE, 0, NULL, "%s", text);
     if (c->model && status >= 500)
         for (uint32_t i = 0; i < c->n_choices; i++)
             if (!c->choices[i].ended)
                 choice_count(&c->choices[i], METRICS_ERROR);
-    send_error(c, status, text, param, code);
+    send_error(c, status, e.text, param, code);
     call_close(c);
 }
 

@@ -69,7 +69,9 @@ static enum iso_err check_message(const json_t *message, size_t n, struct iso_er
     snprintf(at, sizeof at, "messages[%zu].role", n);
     while (role && i < ARRAY_LEN(ROLES) && strcmp(role, ROLES[i]) != 0)
         i++;
-    if (!role || i == ARRAY_LEN(ROLES))
+    // "user\0" is none: the template gets all of the text.
+    if (!role || i == ARRAY_LEN(ROLES) ||
+        json_string_length(json_object_get(message, "role")) != strlen(ROLES[i]))
         return iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be system, developer, user, assistant or tool",
                         at);
     bool assistant = strcmp(role, "assistant") == 0, has_calls = assistant && calls && !json_is_null(calls);

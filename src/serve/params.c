@@ -115,9 +115,12 @@ static enum iso_err read_stop(struct params *p, const char *name, const json_t *
 
 static enum iso_err read_seed(struct params *p, const char *name, const json_t *v, struct iso_errinfo *reterr)
 {
-    if (!json_is_integer(v))
+    // A number beside it that is over 64 bits makes all of the body's numbers real ones (json_parse).
+    double real = json_real_value(v), limit = (double)JSON_WHOLE_MAX;
+    bool whole = json_is_real(v) && real >= -limit && real <= limit && real == (double)(int64_t)real;
+    if (!json_is_integer(v) && !whole)
         return wrong(reterr, name, "a whole number of 64 bits");
-    p->base.sampling.seed = (uint64_t)json_integer_value(v);
+    p->base.sampling.seed = (uint64_t)(whole ? (json_int_t)real : json_integer_value(v));
     p->seed_given = true;
     return ISO_OK;
 }
@@ -281,7 +284,7 @@ static enum iso_err read_top_k(struct params *p, const char *name, const json_t 
                                struct iso_errinfo *reterr)
 {
     uint64_t n = 0;
-    bool off = json_is_integer(v) && json_integer_value(v) == -1;
+    bool off = json_is_number(v) && json_number_value(v) == -1.0;
     if (!off && !json_whole(v, PLAN_VOCAB_MAX, &n))
         return iso_fail(reterr, ISO_E_USAGE, 0, name,
                         "%s must be a whole number from 1 to %d, or 0 or -1 for all", name, PLAN_VOCAB_MAX);

@@ -121,7 +121,7 @@ static void no_route(struct call *c, const struct route *other)
         call_error(c, 404, NULL, "not_found", "there is no %.200s here", http_path(c->request));
         return;
     }
-    http_add_header(c->request, "Allow", other->method);
+    http_add_header(c->request, "Allow", strcmp(other->method, "GET") == 0 ? "GET, HEAD" : other->method);
     call_error(c, 405, NULL, "method_not_allowed", "%s is asked with %s", other->path, other->method);
 }
 
