@@ -216,7 +216,7 @@ static void close_later(struct server *s, struct engine *e)
 static void log_engine(struct served *m, const struct engine *e, enum log_level level, const char *event)
 {
     log_write(&m->server->log, level, event, LOG_S("model", m->name), LOG_S("plan", e->language.hash),
-              LOG_U("pid", (uint64_t)e->remote.pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
+              LOG_U("pid", (uint64_t)e->pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
 }
 
 static void reload_ended(struct served *m, unsigned status, const char *error)
@@ -365,25 +365,42 @@ void server_set_draining(struct server *s, bool draining)
 
 static enum iso_err renew_certificate(struct server *s, struct iso_errinfo *reterr);
 
-static void reload_files(struct server *s)
+static enum iso_err renew_log_level(struct server *s, struct iso_errinfo *reterr)
 {
     struct serve_config fresh;
-    struct iso_errinfo e;
     enum log_level level;
     config_defaults(&fresh);
-    enum iso_err err = s->config.file[0] ? config_read(&fresh, s->config.file, &e) : ISO_OK;
+    enum iso_err err = s->config.file[0] ? config_read(&fresh, s->config.file, reterr) : ISO_OK;
     if (!err && s->config.file[0] && s->config.lines[SETTING_LOG_LEVEL] != CONFIG_LINE_FLAG &&
         log_level_from_name(fresh.log_level, &level))
         s->log.level = level;
-    if (!err && s->keys)
-        err = keys_reload(s->keys, s->config.keys_file, &e);
-    if (!err)
-        err = audit_reopen(&s->audit, &e);
-    if (!err && s->config.certificate_file[0])
-        err = renew_certificate(s, &e);
-    if (err)
+    return err;
+}
+
+static enum iso_err renew_keys(struct server *s, struct iso_errinfo *reterr)
+{
+    return s->keys ? keys_reload(s->keys, s->config.keys_file, reterr) : ISO_OK;
+}
+
+static enum iso_err renew_audit(struct server *s, struct iso_errinfo *reterr)
+{
+    return audit_reopen(&s->audit, reterr);
+}
+
+// Each for itself: a key file with a mistake must not keep the audit in a file that was moved away.
+static void reload_files(struct server *s)
+{
+    static enum iso_err (*const RENEW[])(struct server * s, struct iso_errinfo * reterr) = {
+        renew_log_level, renew_keys, renew_audit, renew_certificate};
+    struct iso_errinfo e;
+    bool good = true;
+    for (size_t i = 0; i < ARRAY_LEN(RENEW); i++) {
+        if (!RENEW[i](s, &e))
+            continue;
+        good = false;
         log_write(&s->log, LOG_ERROR, "reload_failed", LOG_S("error", e.text));
-    else
+    }
+    if (good)
         log_write(&s->log, LOG_INFO, "files_read_again",
                   LOG_S("detail", "keys, certificate, log level, audit file"));
 }
@@ -442,6 +459,8 @@ static enum iso_err read_certificate(const struct serve_config *c, struct buf *c
 static enum iso_err renew_certificate(struct server *s, struct iso_errinfo *reterr)
 {
     struct buf certificate, key;
+    if (!s->config.certificate_file[0])
+        return ISO_OK;
     enum iso_err err = read_certificate(&s->config, &certificate, &key, reterr);
     if (!err)
         err = http_set_certificate(s->http, (char *)certificate.ptr, (char *)key.ptr, reterr);
