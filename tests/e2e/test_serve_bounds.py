@@ -14,7 +14,6 @@ import time
 
 import pytest
 
-import cli
 import serving
 
 CHAT, COMPLETIONS, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
@@ -22,14 +21,6 @@ LONG = {"prompt": "x", "max_tokens": 32000, "ignore_eos": True}
 SHORT = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 SOON = 5  # seconds, on a machine with much else to do; at once where it is idle
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def pair_plan(models, tmp_path_factory):
-    """Two answers at once, of many seconds each."""
-    path = tmp_path_factory.mktemp("pair") / "pair.plan"
-    cli.ok("compile", models.endless, "-o", path, "-c", 32768, "--slots", 2)
-    return path
 
 
 @pytest.fixture(scope="module")
