@@ -1,5 +1,5 @@
-"""isochron serve under clients that are slow, many, greedy or gone, and with processes that are killed: what it holds stays
-bounded, slots come back, and all others are served."""
+"""isochron serve under clients that are slow, many, greedy or gone, and with processes that are killed: what it holds
+stays bounded, slots come back, and all others are served."""
 
 import contextlib
 import http.client
@@ -101,7 +101,8 @@ DRIPS = {
     "a body": (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", b" " * 999),
     "a body in chunks": (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
                          b"1\r\n \r\n" * 300),
-    "a head after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 999),
+    "a head after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+                               b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 999),
     "nothing": (b"", b""),
     "nothing after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b""),
 }

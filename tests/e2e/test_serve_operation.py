@@ -19,7 +19,8 @@ import cli
 import serving
 from cli import CORRUPT, FORMAT, UNSUPPORTED, USAGE, iso, misused, ok, refused
 
-CHAT, COMPLETIONS, BATCH, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/batch_completions", "/v1/embeddings"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+BATCH, EMBEDDINGS = "/v1/batch_completions", "/v1/embeddings"
 HELLO = [{"role": "user", "content": "hello"}]
 SHORT = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 LONG = {"prompt": "x", "max_tokens": 12000, "seed": 11, "ignore_eos": True}
@@ -206,15 +207,17 @@ def test_several_models(demo_plan, served_plan):
 
 def test_requests_without_a_key(served_plan, keys):
     """Whatever is wrong with a key, the answer is the same; what needs none answers without."""
-    with serving.serve(served_plan, "--keys", keys) as server:
+    with serving.serve(served_plan, "--alias", "tiny", "--keys", keys) as server:
         wrong = [bearer("admin-key-1"), bearer("admin-key-"), bearer("admin-key-00"), bearer(""), bearer("x" * 5000),
                  bearer("ADMIN-KEY-0"), {"X-Api-Key": "admin"}]
         told = set()
         for headers in wrong:
-            for path, body in ((CHAT, {"messages": HELLO}), (CHAT, b"not JSON"), ("/admin/drain", {}), ("/tokenize", {})):
+            for path, body in ((CHAT, {"messages": HELLO}), (CHAT, b"not JSON"), ("/admin/drain", {}),
+                               ("/tokenize", {})):
                 status, got, data = server.request("POST", path, body, headers)
                 error_of((status, json.loads(data)), 401, "invalid_api_key")
-                assert json.loads(data)["error"]["type"] == "authentication_error" and got["WWW-Authenticate"] == "Bearer"
+                assert got["WWW-Authenticate"] == "Bearer"
+                assert json.loads(data)["error"]["type"] == "authentication_error"
                 assert b"admin-key" not in data
                 told.add(data)
         assert len(told) == 1
@@ -226,7 +229,7 @@ def test_requests_without_a_key(served_plan, keys):
             assert server.get(path)[0] == 200
         for headers in (ADMIN, USER, {"X-Api-Key": "user-key-00"}, {"Authorization": "bearer user-key-00"}):
             server.ok(COMPLETIONS, SHORT, headers=headers)
-        assert server.metric('isochron_requests_refused_total{model_name="tiny llama mixed random",reason="auth"}') == 33
+        assert server.metric('isochron_requests_refused_total{model_name="tiny",reason="auth"}') == 33
         assert "key=user" in server.wait_log(r"endpoint=/v1/completions key=user")
         assert not any("admin-key-0" in line for line in server.log)
 
@@ -254,7 +257,7 @@ def test_rate_and_concurrency_of_a_key(pair_plan, tmp_path):
 # ---- SIGHUP ----
 
 def test_keys_are_read_again(pair_plan, long_text, keys):
-    """A key that went is refused, but what it has running goes on; one that came is taken; a broken file changes nothing."""
+    """A key that went is refused, what it has running goes on; one that came is taken; a broken file changes nothing."""
     with serving.serve(pair_plan, "--keys", keys, "--threads", 1) as server:
         stream = Stream(server, headers=USER)
         keys.write_text("admin-key-0\nnewer-key-0\n")
@@ -316,7 +319,8 @@ def certificate(folder, serial):
     made = [folder / name for name in ("new-cert.pem", "new-key.pem")]
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-days", "2", "-set_serial", str(serial), "-subj", "/CN=localhost", "-addext",
-                    "subjectAltName=IP:127.0.0.1", "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
+                    "subjectAltName=IP:127.0.0.1", "-out", made[0], "-keyout", made[1]],
+                   check=True, capture_output=True)
     for path in made:
         path.replace(folder / path.name.removeprefix("new-"))
     return folder / "cert.pem", folder / "key.pem"
@@ -494,7 +498,8 @@ def test_replay_says_the_same(audited):
         r = ok("replay", audited.tokens, "--json", *options)
         assert r.json == {"same": audited.n, "different": 0, "impossible": 0, "differences": []}
     lines = [json.loads(line) for line in audited.tokens.read_text().splitlines()]
-    assert len(lines) == audited.n and {line["plan"] for line in lines} == {ok("inspect", audited.plan, "--json").json["hash"]}
+    name = ok("inspect", audited.plan, "--json").json["hash"]
+    assert len(lines) == audited.n and {line["plan"] for line in lines} == {name}
     assert {line["finish_reason"] for line in lines} >= {"stop", "length", "embedded"}
 
 
@@ -545,7 +550,8 @@ def test_log_as_json(pair_plan):
     """Each line is JSON; a request has one, with what it took; of an error of the server it names id and cause."""
     with serving.serve(pair_plan, "--alias", "tiny", "--queue", 0, "--log-format", "json", "--threads", 1) as server:
         for i in range(3):
-            server.ok(CHAT, {"messages": HELLO, "max_tokens": 8, "ignore_eos": True}, headers={"X-Request-Id": f"good-{i}"})
+            server.ok(CHAT, {"messages": HELLO, "max_tokens": 8, "ignore_eos": True},
+                      headers={"X-Request-Id": f"good-{i}"})
         server.post(CHAT, {"messages": "x"}, headers={"X-Request-Id": 'bad-"\\'})
         server.post("/n%C3%B6ne%FF", {})
         streams = [Stream(server, headers={"X-Request-Id": f"cut-{i}"}) for i in range(2)]
@@ -568,7 +574,7 @@ def test_log_as_json(pair_plan):
         [line] = requests[f"good-{i}"]
         assert (line["level"], line["status"], line["endpoint"], line["model"]) == ("info", 200, CHAT, "tiny")
         assert line["output_tokens"] == 8 and line["prompt_tokens"] > 8 and line["finish_reason"] == "length"
-        assert 0 < line["ttft_ms"] <= line["total_ms"] and 0 < line["token_p50_ms"] <= line["token_p99_ms"]
+        assert 0 < line["ttft_ms"] <= line["total_ms"] and 0 <= line["token_p50_ms"] <= line["token_p99_ms"]
         assert line["token_max_ms"] <= line["total_ms"]
     [line] = requests['bad-"\\']
     assert (line["level"], line["status"]) == ("info", 400) and "messages" in line["error"]
@@ -598,7 +604,8 @@ def test_metrics_count_what_was_done(served_plan):
             assert (sample.name, rest) not in samples, sample
             samples[sample.name, rest] = sample.value
     assert answer["usage"]["completion_tokens"] == 12
-    assert samples["vllm:request_success_total", ("length",)] == 7 and samples["vllm:request_success_total", ("abort",)] == 0
+    assert samples["vllm:request_success_total", ("length",)] == 7
+    assert samples["vllm:request_success_total", ("abort",)] == 0
     assert samples["vllm:generation_tokens_total", ()] == 3 + 5 + 12 + 10
     assert samples["vllm:prompt_tokens_total", ()] == 2 * chat_prompt + 5
     assert samples["isochron_requests_refused_total", ("invalid",)] == 2
