@@ -143,6 +143,12 @@ static enum iso_err agree(const struct serve_config *c, const char *path, struct
     }
     struct compile_flags flags;
     err = settle_compile(c, &flags, reterr);
+    config_where(c, SETTING_KV, where, sizeof where);
+    if (!err && flags.kv_given && (uint32_t)flags.options.kv_type != h.limits.kv_type)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "compile.kv",
+                        "%.120s: compile.kv is %s and the plan %.100s was compiled for the other: leave it "
+                        "out, or compile the model again",
+                        where, c->kv, path);
     return err ? err : compile_flags_widths_agree(&flags, &h.limits, reterr);
 }
 

@@ -157,7 +157,7 @@ static bool put_address(struct serve_config *c, struct strv text, uint64_t port_
     uint8_t bytes[sizeof(struct in6_addr)];
     uint64_t port = 0;
     bool six = strv_starts(text, "[");
-    const char *end = text.len ? memrchr(text.ptr, ':', text.len) : NULL;
+    const char *end = text.ptr ? memrchr(text.ptr, ':', text.len) : NULL;
     if (!end)
         return false;
     struct strv host = {text.ptr, (size_t)(end - text.ptr)}, digits = {end + 1, text.len - host.len - 1};

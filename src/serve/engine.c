@@ -273,6 +273,7 @@ static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr)
     if (err)
         return err;
     e->remote_open = true;
+    e->pid = e->remote.pid;
     e->state = ENGINE_LOADING;
     if (sd_event_add_io(e->config.loop, &e->events, e->remote.event_fd, EPOLLIN, on_events, e) < 0 ||
         sd_event_add_io(e->config.loop, &e->death, e->remote.pid_fd, EPOLLIN, on_death, e) < 0) {

@@ -70,6 +70,7 @@ struct engine {
     int plan_fd;
     struct remote remote;
     bool remote_open, ending;
+    int pid; // of the unit process, also of one that ended
     uint32_t pause_ms;
     uint64_t ready_ns, serial;
     struct engine_job *first, *last;         // that wait

@@ -218,7 +218,7 @@ static void close_later(struct server *s, struct engine *e)
 static void log_engine(struct served *m, const struct engine *e, enum log_level level, const char *event)
 {
     log_write(&m->server->log, level, event, LOG_S("model", m->name), LOG_S("plan", e->language.hash),
-              LOG_U("pid", (uint64_t)e->remote.pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
+              LOG_U("pid", (uint64_t)e->pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
 }
 
 static void reload_ended(struct served *m, unsigned status, const char *error)
@@ -367,12 +367,12 @@ void server_set_draining(struct server *s, bool draining)
 
 static enum iso_err renew_certificate(struct server *s, struct iso_errinfo *reterr);
 
-static void log_reread(struct server *s, const char *what, enum iso_err err, const struct iso_errinfo *e)
+// Whether it was read; an error is logged.
+static bool was_read(struct server *s, const char *what, enum iso_err err, const struct iso_errinfo *e)
 {
     if (err)
         log_write(&s->log, LOG_ERROR, "not_read_again", LOG_S("what", what), LOG_S("error", e->text));
-    else
-        log_write(&s->log, LOG_INFO, "read_again", LOG_S("what", what));
+    return !err;
 }
 
 static enum iso_err renew_log_level(struct server *s, struct iso_errinfo *reterr)
@@ -391,14 +391,17 @@ static enum iso_err renew_log_level(struct server *s, struct iso_errinfo *reterr
 static void reread_files(struct server *s)
 {
     struct iso_errinfo e;
+    bool good = true;
     if (s->config.file[0])
-        log_reread(s, "log level", renew_log_level(s, &e), &e);
+        good &= was_read(s, "log level", renew_log_level(s, &e), &e);
     if (s->keys)
-        log_reread(s, "keys", keys_reload(s->keys, s->config.keys_file, &e), &e);
+        good &= was_read(s, "keys", keys_reload(s->keys, s->config.keys_file, &e), &e);
     if (s->config.certificate_file[0])
-        log_reread(s, "certificate", renew_certificate(s, &e), &e);
+        good &= was_read(s, "certificate", renew_certificate(s, &e), &e);
     if (s->config.audit_file[0])
-        log_reread(s, "audit", audit_reopen(&s->audit, &e), &e);
+        good &= was_read(s, "audit", audit_reopen(&s->audit, &e), &e);
+    if (good)
+        log_write(&s->log, LOG_INFO, "files_read_again");
 }
 
 static int on_signal(sd_event_source *source, const struct signalfd_siginfo *info, void *context)
@@ -455,6 +458,8 @@ static enum iso_err read_certificate(const struct serve_config *c, struct buf *c
 static enum iso_err renew_certificate(struct server *s, struct iso_errinfo *reterr)
 {
     struct buf certificate, key;
+    if (!s->config.certificate_file[0])
+        return ISO_OK;
     enum iso_err err = read_certificate(&s->config, &certificate, &key, reterr);
     if (!err)
         err = http_set_certificate(s->http, (char *)certificate.ptr, (char *)key.ptr, reterr);

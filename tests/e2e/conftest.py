@@ -72,3 +72,11 @@ def served_plan(models, tmp_path_factory):
     path = tmp_path_factory.mktemp("served") / "tiny.plan"
     cli.ok("compile", models.llama, "-o", path, "--slots", 4, "-c", 256)
     return path
+
+
+@pytest.fixture(scope="session")
+def pair_plan(models, tmp_path_factory):
+    """Two answers at once, of many seconds each."""
+    path = tmp_path_factory.mktemp("pair") / "pair.plan"
+    cli.ok("compile", models.endless, "-o", path, "-c", 32768, "--slots", 2)
+    return path

@@ -1,4 +1,4 @@
-"""isochron serve and what it is sent: each wrong request is told what is wrong, in OpenAI's shape, and harms no other."""
+"""isochron serve and what it is sent: each wrong request is told its fault in OpenAI's shape and harms no other."""
 
 import http.client
 import json
@@ -289,7 +289,8 @@ def test_null_is_not_given(server, name):
 
 def test_numbers_as_other_languages_write_them(server):
     """Whole numbers with a point, floats without, and the ends of each range."""
-    right = {"max_tokens": [1.0, 1e0], "temperature": [0, 0.0, 2, 100, 0.01], "top_p": [0, 0.5, 1, 1.0], "min_p": [0, 1],
+    right = {"max_tokens": [1.0, 1e0], "temperature": [0, 0.0, 2, 100, 0.01],
+             "top_p": [0, 0.5, 1, 1.0], "min_p": [0, 1],
              "top_k": [-1, 0, 1, 40.0, 331, 100000], "presence_penalty": [-2, 2], "frequency_penalty": [-2, 2.0],
              "repetition_penalty": [0.5, 1, 1.1], "seed": [0, -1, 2**63 - 1, -2**63], "n": [1.0, 2],
              "logprobs": [False, True], "stop": ["x", [], ["a"] * 16, "x" * 256, "\0", "é" * 128],
@@ -394,7 +395,8 @@ def test_paths_and_methods(server):
         return answer[0], answer[1]["Allow"]
 
     for path in ("/", "/v1", "/v1/chat/completions/", "//v1/models", "/v1/chat", "/V1/models", "/%00", "/%ff%fe",
-                 "/..%2f..%2fetc/passwd", "/v1/models%0d%0aX:%20y", "/" + "a" * 8000, "/%c3%a9" * 80, "/x" + "%c3%a9" * 200):
+                 "/..%2f..%2fetc/passwd", "/v1/models%0d%0aX:%20y", "/" + "a" * 8000, "/%c3%a9" * 80,
+                 "/x" + "%c3%a9" * 200):
         for method in ("GET", "POST", "DELETE"):
             got, headers, data = server.request(method, path)
             error_of(got, json.loads(data), 404, code="not_found")
@@ -413,7 +415,8 @@ def test_paths_and_methods(server):
 
 def test_request_ids(server):
     def id_of(path, body, given):
-        return server.request("POST", path, body, {"X-Request-Id": given} if given is not None else {})[1]["X-Request-Id"]
+        headers = {"X-Request-Id": given} if given is not None else {}
+        return server.request("POST", path, body, headers)[1]["X-Request-Id"]
 
     made = set()
     for path, body in ((CHAT, BODIES[CHAT]), (CHAT, b"not JSON"), (CHAT, {"messages": "x"}), ("/none", {}),
@@ -548,7 +551,8 @@ def test_tokens_that_are_no_characters(server):
 
 
 def test_a_stop_string_over_three_tokens(others):
-    body = {"model": "demo", "prompt": "The quick brown fox jumps over the lazy dog. ", "temperature": 0, "max_tokens": 24}
+    body = {"model": "demo", "prompt": "The quick brown fox jumps over the lazy dog. ", "temperature": 0,
+            "max_tokens": 24}
     choice = others.ok(COMPLETIONS, dict(body, logprobs=0))["choices"][0]
     pieces, whole = choice["logprobs"]["tokens"], choice["text"]
     assert "".join(pieces) == whole

@@ -1,5 +1,5 @@
-"""isochron serve under clients that are slow, many, greedy or gone, and with processes that are killed: what it holds stays
-bounded, slots come back, and all others are served."""
+"""isochron serve under clients that are slow, many, greedy or gone, and with processes that are killed: what it holds
+stays bounded, slots come back, and all others are served."""
 
 import contextlib
 import http.client
@@ -14,7 +14,6 @@ import time
 
 import pytest
 
-import cli
 import serving
 
 CHAT, COMPLETIONS, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
@@ -22,14 +21,6 @@ LONG = {"prompt": "x", "max_tokens": 32000, "ignore_eos": True}
 SHORT = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 SOON = 5  # seconds, on a machine with much else to do; at once where it is idle
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def pair_plan(models, tmp_path_factory):
-    """Two answers at once, of many seconds each."""
-    path = tmp_path_factory.mktemp("pair") / "pair.plan"
-    cli.ok("compile", models.endless, "-o", path, "-c", 32768, "--slots", 2)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +101,8 @@ DRIPS = {
     "a body": (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", b" " * 999),
     "a body in chunks": (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
                          b"1\r\n \r\n" * 300),
-    "a head after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 999),
+    "a head after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+                               b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 999),
     "nothing": (b"", b""),
     "nothing after an answer": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b""),
 }

@@ -10,6 +10,7 @@
 #include "formats/json_file.h"
 #include "serve/audit.h"
 #include "serve/params.h"
+#include "../unit/tok_small.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -18,13 +19,25 @@ static const char TEMPLATE[] =
     "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
     "{% endfor %}{{ enable_thinking }}<think>";
 
+static void open_language(struct language *l)
+{
+    static struct small_vocab v;
+    static struct buf blob; // aligned as malloc does
+    struct iso_errinfo e;
+    small_init(&v, "gpt-2", 0, 255);
+    buf_init(&blob, MIB);
+    ASSERT(tok_build(&v.src, &blob, &e) == ISO_OK);
+    ASSERT(tok_open(blob.ptr, blob.len, 1000, &l->tokenizer, &e) == ISO_OK);
+    ASSERT(tmpl_open(strv_from(TEMPLATE), &l->template, &e) == ISO_OK);
+}
+
 static void render(const struct params *p)
 {
     static struct language l;
     struct iso_errinfo e;
     struct buf text;
     if (!l.template)
-        ASSERT(tmpl_open(strv_from(TEMPLATE), &l.template, &e) == ISO_OK);
+        open_language(&l);
     l.thinks = true;
     for (int with_tools = 0; with_tools < 2; with_tools++) {
         l.template_has_tools = with_tools;
