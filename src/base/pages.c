@@ -1,7 +1,9 @@
 #include "base/pages.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
@@ -52,4 +54,17 @@ bool pages_touch(uint8_t *p, uint64_t bytes)
 void pages_unmap(void *p, uint64_t bytes)
 {
     munmap(p, bytes);
+}
+
+uint64_t pages_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    uint64_t kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
 }

@@ -18,3 +18,5 @@ uint8_t *pages_map(uint64_t bytes, const char *name);
 // Has every page of fresh memory there; false where the system can't.
 bool pages_touch(uint8_t *p, uint64_t bytes);
 void pages_unmap(void *p, uint64_t bytes);
+// Bytes that the kernel says could be given to a new program without swapping; 0 where it does not say.
+uint64_t pages_available(void);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "base/pages.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "cli/sizing.h"
@@ -189,7 +190,7 @@ int cmd_fit(int argc, char **argv)
         iso_fail_prefix(&e, a.file);
         code = cli_fail(&e, a.json);
     } else {
-        v.pool = v.pool_given ? v.pool : session_memory_available();
+        v.pool = v.pool_given ? v.pool : pages_available();
         v.account = sizing_account(&s, &v.limits, threads);
         v.total = account_total(&v.account);
         v.fits = v.total <= v.pool;

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "base/pages.h"
 #include "cli/cache.h"
 #include "cli/cli.h"
 
@@ -59,19 +60,6 @@ void session_settle_threads(struct run_flags *run)
     run->threads = threads;
 }
 
-uint64_t session_memory_available(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
 // The account against --pool, or without it against what the machine has available: before anything is compiled
 // or loaded.
 static enum iso_err check_account(const struct plan_header *h, uint64_t weights, uint64_t other,
@@ -81,7 +69,7 @@ static enum iso_err check_account(const struct plan_header *h, uint64_t weights,
     *ret = account_of(h, weights, other, session_threads(run),
                       tok_runtime_bytes(session_text_bytes(&h->limits)));
     uint64_t total = account_total(ret);
-    uint64_t pool = run->pool_bytes ? run->pool_bytes : session_memory_available();
+    uint64_t pool = run->pool_bytes ? run->pool_bytes : pages_available();
     if (pool == 0 || total <= pool)
         return ISO_OK;
     return iso_fail(reterr, ISO_E_NOFIT, 0, "pool",

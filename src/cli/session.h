@@ -34,8 +34,6 @@ enum iso_err session_plan_path(const char *path, const struct compile_flags *fla
 size_t session_text_bytes(const struct plan_limits *limits);
 // The most tokens that such a text has: with room for them a prompt that is too long can be counted.
 size_t session_prompt_tokens(const struct plan_limits *limits);
-// What the kernel says could be given to a new program without swapping; 0 where it does not say.
-uint64_t session_memory_available(void);
 // How many threads these flags mean on this machine.
 uint32_t session_threads(const struct run_flags *run);
 // Writes down in the flags what they mean now. A session pins its caller's thread, so a second one would find it with one CPU.

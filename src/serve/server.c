@@ -1,8 +1,5 @@
 #include "serve/server.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,331 +13,15 @@
 #include "base/assert.h"
 #include "base/num.h"
 #include "base/text_file.h"
-#include "formats/json_file.h"
 #include "serve/api.h"
-#include "serve/error_body.h"
+#include "serve/routes.h"
+#include "serve/served.h"
 
 #define UNREAD_BYTES_MAX   ((uint64_t)1 << 20) // of a stream that the client doesn't take
 #define BODIES_EACH        8 // of all requests together: so many times the longest body, at least
 #define BODIES_BYTES_LEAST ((uint64_t)64 << 20)
 #define FILES_BESIDE       64 // descriptors that are no connection
 #define PEM_BYTES_MAX      ((size_t)1 << 20)
-
-// ---- Routes ----
-
-struct route {
-    const char *method, *path;
-    bool is_prefix, needs_key, has_body;
-    void (*handle)(struct call *c);
-};
-
-static const struct route ROUTES[] = {
-    {"POST", "/v1/chat/completions", false, true, true, api_chat},
-    {"POST", "/v1/completions", false, true, true, api_completions},
-    {"POST", "/v1/batch_completions", false, true, true, api_batch},
-    {"POST", "/v1/embeddings", false, true, true, api_embeddings},
-    {"POST", "/tokenize", false, true, true, api_tokenize},
-    {"POST", "/detokenize", false, true, true, api_detokenize},
-    {"GET", "/v1/models", false, true, false, api_models},
-    {"GET", "/v1/models/", true, true, false, api_model},
-    {"GET", "/v1/units", false, true, false, api_units},
-    {"GET", "/metrics", false, false, false, api_metrics},
-    {"GET", "/health", false, false, false, api_ready},
-    {"GET", "/readyz", false, false, false, api_ready},
-    {"GET", "/healthz", false, false, false, api_alive},
-    {"POST", "/admin/drain", false, true, true, api_drain},
-    {"POST", "/admin/reload", false, true, true, api_reload},
-};
-
-static bool is_path(const struct route *r, const char *path)
-{
-    return r->is_prefix ? strv_starts(strv_from(path), r->path) : strcmp(r->path, path) == 0;
-}
-
-// HEAD is GET whose body nobody reads.
-static bool is_method(const struct route *r, const char *method)
-{
-    return strcmp(r->method, method) == 0 || (strcmp(r->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
-}
-
-static struct strv bearer(struct http_request *r)
-{
-    const char *authorization = http_header(r, "Authorization"), *key = http_header(r, "X-Api-Key");
-    if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0)
-        return strv_from(authorization + 7);
-    return key ? strv_from(key) : (struct strv){0};
-}
-
-static bool authorize(struct call *c)
-{
-    struct server *s = c->server;
-    uint64_t retry_ms = 0;
-    char text[32];
-    if (!s->keys)
-        return true;
-    struct strv given = bearer(c->request);
-    uint32_t key = given.ptr ? keys_find(s->keys, given) : KEYS_NONE;
-    if (key == KEYS_NONE) {
-        http_add_header(c->request, "WWW-Authenticate", "Bearer");
-        call_refuse(c, REFUSED_AUTH, 401, "invalid_api_key",
-                    given.ptr ? "this key is not known here" : "a key is needed: Authorization: Bearer KEY");
-        return false;
-    }
-    enum keys_verdict verdict = keys_begin(s->keys, key, c->arrived_ns, &retry_ms);
-    if (verdict == KEYS_ADMITTED) {
-        c->key = key;
-        return true;
-    }
-    if (verdict == KEYS_TOO_OFTEN) {
-        snprintf(text, sizeof text, "%" PRIu64, (retry_ms + 999) / 1000);
-        c->retry_after_s = (uint32_t)num_min((retry_ms + 999) / 1000, UINT32_MAX);
-    }
-    call_refuse(c, REFUSED_RATE, 429, "rate_limit_exceeded",
-                verdict == KEYS_TOO_OFTEN ? "this key's rate is used up"
-                                          : "this key has as many requests at once as it may");
-    return false;
-}
-
-// The body as JSON; none counts as {} where none is needed. False: refused and answered.
-static bool read_body(struct call *c)
-{
-    struct iso_errinfo e;
-    struct strv body = http_body(c->request);
-    if (body.len == 0)
-        body = STRV_LIT("{}");
-    if (!json_parse_within(body, PARAMS_VALUES_MAX, &c->body, &e))
-        return true;
-    c->server->models[0].metrics.refused[REFUSED_INVALID]++;
-    call_error(c, 400, NULL, "invalid_json", "the body is no JSON object that this server takes: %s", e.text);
-    return false;
-}
-
-static void no_route(struct call *c, const struct route *other)
-{
-    if (!other) {
-        call_error(c, 404, NULL, "not_found", "there is no %.200s here", http_path(c->request));
-        return;
-    }
-    http_add_header(c->request, "Allow", strcmp(other->method, "GET") == 0 ? "GET, HEAD" : other->method);
-    call_error(c, 405, NULL, "method_not_allowed", "%s is asked with %s", other->path, other->method);
-}
-
-static void on_request(void *context, struct http_request *r)
-{
-    struct server *s = context;
-    const struct route *route = NULL, *other = NULL;
-    const char *path = http_path(r);
-    for (size_t i = 0; i < ARRAY_LEN(ROUTES) && !route; i++) {
-        if (!is_path(&ROUTES[i], path))
-            continue;
-        if (is_method(&ROUTES[i], http_method(r)))
-            route = &ROUTES[i];
-        else
-            other = &ROUTES[i];
-    }
-    struct call *c = call_open(s, r, route ? route->path : "");
-    if (!c)
-        return;
-    if (!route)
-        no_route(c, other);
-    else if ((!route->needs_key || authorize(c)) && (!route->has_body || read_body(c)))
-        route->handle(c);
-}
-
-static void on_refused(void *context, struct http_request *r, unsigned status, const char *why)
-{
-    struct server *s = context;
-    const char *id = http_header(r, "X-Request-Id");
-    if (id && call_is_request_id(id))
-        http_add_header(r, "X-Request-Id", id);
-    else
-        id = "";
-    log_write(&s->log, status >= 500 ? LOG_ERROR : LOG_INFO, "request", LOG_S("request_id", id),
-              LOG_S("endpoint", http_path(r)), LOG_U("status", status), LOG_S("error", why));
-}
-
-static void on_gone(void *context, struct http_request *r)
-{
-    (void)context;
-    call_gone(http_data(r));
-}
-
-// ---- Models ----
-
-struct served *server_model(struct server *s, struct strv name)
-{
-    for (uint32_t i = 0; i < s->n_models; i++)
-        if (name.ptr && strv_is(name, s->models[i].name))
-            return &s->models[i];
-    bool any = s->config.any_model || (!name.ptr && s->n_models == 1);
-    return any ? &s->models[0] : NULL;
-}
-
-bool server_is_ready(const struct server *s)
-{
-    for (uint32_t i = 0; i < s->n_models; i++)
-        if (!s->models[i].engine || s->models[i].engine->state != ENGINE_READY)
-            return false;
-    return !s->draining;
-}
-
-static void on_step(void *context, struct engine *e, uint64_t ns, uint32_t tokens)
-{
-    struct served *m = context;
-    (void)e;
-    metrics_step(&m->metrics, ns, tokens);
-    log_write(&m->server->log, LOG_DEBUG, "step", LOG_S("model", m->name), LOG_U("tokens", tokens),
-              LOG_F("ms", (double)ns * 1e-6));
-}
-
-static void end_loop(struct server *s)
-{
-    (void)sd_event_exit(s->loop, 0);
-}
-
-// Closed by the loop, as the engine that says it is gone is still in use.
-static int on_close_engine(sd_event_source *source, void *context)
-{
-    (void)source;
-    engine_close(context);
-    return 0;
-}
-
-static void close_later(struct server *s, struct engine *e)
-{
-    sd_event_source *source;
-    int r = sd_event_add_defer(s->loop, &source, on_close_engine, e);
-    ASSERT(r >= 0);
-    (void)sd_event_source_set_floating(source, 1);
-    sd_event_source_unref(source);
-}
-
-static void log_engine(struct served *m, const struct engine *e, enum log_level level, const char *event)
-{
-    log_write(&m->server->log, level, event, LOG_S("model", m->name), LOG_S("plan", e->language.hash),
-              LOG_U("pid", (uint64_t)e->pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
-}
-
-static void reload_ended(struct served *m, unsigned status, const char *error)
-{
-    struct call *c = m->reload;
-    m->reload = NULL;
-    if (!c)
-        return;
-    if (error)
-        call_error(c, status, NULL, "reload_failed", "%s", error);
-    else
-        call_json(c, 200, json_pack("{s:s, s:s}", "model", m->name, "plan", m->engine->language.hash));
-}
-
-static void take_next(struct served *m)
-{
-    struct engine *old = m->engine;
-    m->engine = m->next;
-    m->next = NULL;
-    m->metrics.reloads++;
-    log_engine(m, m->engine, LOG_INFO, "reloaded");
-    m->server->n_old++;
-    engine_end_when_idle(old);
-    reload_ended(m, 200, NULL);
-}
-
-static void next_failed(struct served *m)
-{
-    struct engine *failed = m->next;
-    m->next = NULL;
-    log_engine(m, failed, LOG_ERROR, "reload_failed");
-    reload_ended(m, (unsigned)iso_err_http_status(failed->failure.code), failed->failure.text);
-    close_later(m->server, failed);
-}
-
-static void log_ready(struct served *m)
-{
-    const struct engine *e = m->engine;
-    const struct plan_limits *l = &e->language.header.limits;
-    log_engine(m, e, LOG_INFO, "ready");
-    if (!e->remote.channel.shared->locked)
-        log_write(
-            &m->server->log, LOG_WARN, "memory_not_locked",
-            LOG_S("detail",
-                  "pool and weights could not be locked in memory (see ulimit -l); they may be swapped"));
-    log_write(&m->server->log, LOG_INFO, "memory", LOG_S("model", m->name),
-              LOG_U("weights", e->account.weights), LOG_U("activations", e->account.activations),
-              LOG_U("kv_cache", e->account.kv), LOG_U("runtime", e->account.runtime),
-              LOG_U("slots", l->slots), LOG_U("max_seq_len", l->max_seq_len));
-}
-
-static void on_state(void *context, struct engine *e)
-{
-    struct served *m = context;
-    struct server *s = m->server;
-    bool current = e == m->engine, next = e == m->next;
-    if (e->state == ENGINE_READY && next) {
-        take_next(m);
-    } else if (e->state == ENGINE_READY && current) {
-        log_ready(m);
-    } else if (next) {
-        if (e->state != ENGINE_LOADING)
-            next_failed(m);
-    } else if (e->state == ENGINE_GONE || (!current && e->state == ENGINE_FAILED)) {
-        s->n_old -= !current;
-        if (current)
-            m->engine = NULL;
-        close_later(s, e);
-        server_set_draining(s, s->draining); // that may have been the last
-    } else if (e->state == ENGINE_FAILED) {
-        log_engine(m, e, LOG_ERROR, "unit_failed");
-        s->failure = e->failure;
-        end_loop(s);
-    } else if (e->state == ENGINE_DOWN) {
-        m->metrics.unit_restarts++;
-        log_engine(m, e, LOG_ERROR, "unit_died");
-    }
-}
-
-static enum iso_err open_engine(struct served *m, uint64_t available, struct engine **ret,
-                                struct iso_errinfo *reterr)
-{
-    const struct engine_config config = {.loop = m->server->loop,
-                                         .argv = m->server->unit_argv,
-                                         .channel = m->channel,
-                                         .on_state = on_state,
-                                         .on_step = on_step,
-                                         .context = m};
-    enum iso_err err = engine_open(m->plan_path, &config, available, ret, reterr);
-    return err ? iso_fail_prefix(reterr, m->plan_path) : ISO_OK;
-}
-
-static uint64_t memory_available(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
-enum iso_err server_reload(struct served *m, struct call *c, struct iso_errinfo *reterr)
-{
-    if (m->is_compiled)
-        return iso_fail(reterr, ISO_E_USAGE, 0, "model",
-                        "%s was given as a model file, which is compiled at start; compile it to a plan and "
-                        "serve that, and the "
-                        "plan can be reloaded",
-                        m->name);
-    if (m->next)
-        return iso_fail(reterr, ISO_E_BUSY, 0, NULL, "%s is being reloaded already", m->name);
-    if (m->server->ending)
-        return iso_fail(reterr, ISO_E_BUSY, 0, NULL, "the server is ending");
-    enum iso_err err = open_engine(m, memory_available(), &m->next, reterr);
-    if (!err)
-        m->reload = c;
-    return err;
-}
 
 // ---- Draining ----
 
@@ -353,14 +34,14 @@ void server_set_draining(struct server *s, bool draining)
     for (uint32_t i = 0; i < s->n_models; i++) {
         struct served *m = &s->models[i];
         if (m->next)
-            close_later(s, m->next);
+            served_close_later(s, m->next);
         m->next = NULL;
         any = any || m->engine;
         if (m->engine && !m->engine->ending)
             engine_end_when_idle(m->engine);
     }
     if (!any)
-        end_loop(s);
+        (void)sd_event_exit(s->loop, 0);
 }
 
 // ---- Signals ----
@@ -415,7 +96,7 @@ static int on_signal(sd_event_source *source, const struct signalfd_siginfo *inf
     log_write(&s->log, LOG_INFO, "draining", LOG_U("signal", info->ssi_signo),
               LOG_U("unanswered", s->n_calls));
     if (s->ending) { // told twice: at once
-        end_loop(s);
+        (void)sd_event_exit(s->loop, 0);
         return 0;
     }
     s->ending = true;
@@ -486,9 +167,9 @@ static enum iso_err open_http(struct server *s, struct iso_errinfo *reterr)
                                      .stall_ms = c->stall_ms,
                                      .certificate = (char *)certificate.ptr,
                                      .key = (char *)key.ptr,
-                                     .on_request = on_request,
-                                     .on_gone = on_gone,
-                                     .on_refused = on_refused,
+                                     .on_request = routes_request,
+                                     .on_gone = routes_gone,
+                                     .on_refused = routes_refused,
                                      .context = s};
     if (!err)
         err = http_open(s->loop, &http, &s->http, reterr);
@@ -539,34 +220,6 @@ static enum iso_err open_files(struct server *s, struct iso_errinfo *reterr)
     return err;
 }
 
-// The units of several models share the pool and the CPUs of the one that is configured.
-static enum iso_err open_models(struct server *s, const struct server_plan *plans,
-                                const struct channel_config *channel, struct iso_errinfo *reterr)
-{
-    // What is said in the settings is taken for granted.
-    uint64_t pool = channel->pool_bytes_max, available = pool ? 0 : memory_available();
-    for (uint32_t i = 0; i < s->config.n_models; i++) {
-        struct served *m = &s->models[i];
-        m->server = s;
-        m->is_compiled = plans[i].is_compiled;
-        m->channel = *channel;
-        m->channel.pool_bytes_max = pool;
-        snprintf(m->plan_path, sizeof m->plan_path, "%s", plans[i].path);
-        s->n_models = i + 1;
-        enum iso_err err = open_engine(m, available, &m->engine, reterr);
-        if (err)
-            return err;
-        uint64_t total = account_total(&m->engine->account);
-        pool = pool ? num_max(pool - total, 1) : 0;
-        available = available > total ? available - total : available ? 1 : 0;
-        const char *name = s->config.models[i].name, *own = m->engine->language.header.model.name;
-        m->name = name[0] ? name : s->config.alias[0] ? s->config.alias : own[0] ? own : "default";
-        snprintf(m->name_own, sizeof m->name_own, "%s", m->name);
-        m->name = m->name_own; // an engine goes with its reload
-    }
-    return ISO_OK;
-}
-
 static enum iso_err open_loop(struct server *s, struct iso_errinfo *reterr)
 {
     static const int SIGNALS[] = {SIGTERM, SIGINT, SIGHUP};
@@ -615,7 +268,7 @@ enum iso_err server_run(const struct serve_config *config, const struct server_p
     if (!err)
         err = open_loop(s, reterr);
     if (!err)
-        err = open_models(s, plans, channel, reterr);
+        err = served_open(s, plans, channel, reterr);
     if (!err)
         err = open_http(s, reterr);
     if (!err && sd_event_loop(s->loop) < 0)
