@@ -146,6 +146,7 @@ static void test_defaults(void **state)
         forget_lines(&c);
         assert_memory_equal(&c, &defaults, sizeof c);
     }
+    assert_int_equal(config_parse(&c, (struct strv){NULL, 0}, NAME, NULL), ISO_OK);
     assert_string_equal(c.address, "127.0.0.1");
     assert_true(c.port == 8000 && c.n_models == 0 && c.n_units == 1 && c.queue == 64);
     assert_true(c.body_bytes == 4 * MIB && c.connections == 512 && c.max_tokens == 512);
@@ -234,7 +235,7 @@ static void test_addresses(void **state)
 
 // ---- Bad files ----
 
-static void test_refused(void **state)
+static void test_refused_keys_and_types(void **state)
 {
     (void)state;
     static const char *const ROWS[][2] = {
@@ -282,6 +283,9 @@ static void test_refused(void **state)
         {"alias: true",
          "s.yaml:1: alias is true (without quotes); allowed is a name of 1 to 127 bytes without control "
          "characters"},
+        // libyaml sees what is missing on a line after the last.
+        {"? alias\n",
+         "s.yaml:1: alias is empty; allowed is a name of 1 to 127 bytes without control characters"},
         {"alias: ~",
          "s.yaml:1: alias is ~ (without quotes); allowed is a name of 1 to 127 bytes without control "
          "characters"},
@@ -289,6 +293,15 @@ static void test_refused(void **state)
          "s.yaml:1: alias is \"\"; allowed is a name of 1 to 127 bytes without control characters"},
         {"alias:",
          "s.yaml:1: alias is empty; allowed is a name of 1 to 127 bytes without control characters"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++)
+        assert_refused(strv_from(ROWS[i][0]), ROWS[i][1]);
+}
+
+static void test_refused_models_and_units(void **state)
+{
+    (void)state;
+    static const char *const ROWS[][2] = {
         {"model:", "s.yaml:1: model is empty; allowed is a path, or a mapping of names to paths"},
         {"model: [a, b]", "s.yaml:1: model is a list; allowed is a path, or a mapping of names to paths"},
         {"model: {a: {b: c}}", "s.yaml:1: model is a mapping; allowed is a path for each name"},
@@ -336,6 +349,15 @@ static void test_refused(void **state)
          "127.0.0.1:8000 or \"[::1]:8000\""},
         {"a", "s.yaml:1: the file is \"a\"; allowed is a mapping, as in \"model: FILE\""},
         {"[]", "s.yaml:1: the file is a list; allowed is a mapping, as in \"model: FILE\""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++)
+        assert_refused(strv_from(ROWS[i][0]), ROWS[i][1]);
+}
+
+static void test_refused_yaml(void **state)
+{
+    (void)state;
+    static const char *const ROWS[][2] = {
         // words
         {"compile: {quant: w5}", "s.yaml:1: compile.quant is \"w5\"; allowed is keep, f16, w8, w6 or w4"},
         {"compile: {quant_embedding: W4}",
@@ -380,15 +402,15 @@ static void test_refused(void **state)
         {"auth: {keys: \"a\\x7f\"}",
          "s.yaml:1: auth.keys is \"a?\"; allowed is a path of 1 to 4095 bytes without control characters"},
         // no YAML
-        {"alias: a\nisa: [c",
+        {"alias: a\nunits: [{}",
          "s.yaml:2: this is not YAML: did not find expected ',' or ']', while parsing a flow sequence"},
-        {"alias: a\n b: c", "s.yaml:2: this is not YAML: mapping values are not allowed in this context"},
+        {"alias: a\n b: c", "s.yaml:1: a text without quotes ends with its line; \"a b\" goes on"},
+        {"\nalias: a: b", "s.yaml:2: this is not YAML: mapping values are not allowed in this context"},
         {"tls: {key: a\n\n\n",
-         "s.yaml:4: this is not YAML: did not find expected ',' or '}', while parsing a flow mapping "
+         "s.yaml:3: this is not YAML: did not find expected ',' or '}', while parsing a flow mapping "
          "of line 1"},
         {"alias: \"\n",
-         "s.yaml:2: this is not YAML: found unexpected end of stream, while scanning a quoted scalar of line "
-         "1"},
+         "s.yaml:1: this is not YAML: found unexpected end of stream, while scanning a quoted scalar"},
         {"alias: @a",
          "s.yaml:1: this is not YAML: found character that cannot start any token, while scanning for the "
          "next token"},
@@ -595,7 +617,9 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_several_models_and_units),
         cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_keys_and_types),
+        cmocka_unit_test(test_refused_models_and_units),
+        cmocka_unit_test(test_refused_yaml),
         cmocka_unit_test(test_refused_characters),
         cmocka_unit_test(test_deep_and_long),
         cmocka_unit_test(test_long_texts),
