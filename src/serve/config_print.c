@@ -204,7 +204,7 @@ static void add_units(struct printer *p, const struct serve_config *c, uint32_t 
 {
     for (uint32_t i = 0; i < c->n_units; i++)
         for (uint32_t id = from; id < to; id++)
-            add_setting(p, c, &c->units[i], (enum config_id)id, INDENT INDENT,
+            add_setting(p, c, &c->units[i], (enum config_id)id, id == from ? INDENT : INDENT INDENT,
                         id == from ? INDENT "- " : INDENT INDENT);
 }
 

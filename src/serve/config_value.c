@@ -221,7 +221,7 @@ static bool put_cpus(struct config_unit *u, struct strv text)
 
 static bool put_path(char *to, struct strv folder, struct strv text)
 {
-    struct strv before = strv_starts(text, "/") ? (struct strv){"", 0} : folder;
+    struct strv before = folder.len == 0 || strv_starts(text, "/") ? (struct strv){"", 0} : folder;
     if (!config_text_ok(text, FILE_PATH_MAX - 1 - before.len))
         return false;
     memset(to, 0, FILE_PATH_MAX);

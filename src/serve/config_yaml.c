@@ -27,6 +27,7 @@ struct reader {
     struct strv folder;
     yaml_parser_t parser;
     yaml_event_t event; // the one being looked at
+    size_t lines;       // of the text
     struct iso_errinfo e;
 };
 
@@ -35,7 +36,8 @@ struct reader {
 static enum iso_err prefix(struct reader *r, size_t line)
 {
     char place[PLACE_BYTES];
-    snprintf(place, sizeof place, "%s:%zu", r->path, line);
+    // To libyaml the text's end is on a line of its own.
+    snprintf(place, sizeof place, "%s:%zu", r->path, (size_t)num_min(line, r->lines));
     return iso_fail_prefix(&r->e, place);
 }
 
@@ -57,7 +59,7 @@ static enum iso_err syntax(struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
     const char *problem = p->problem ? p->problem : "it can't be read";
-    size_t line = p->problem_mark.line + 1, begun = p->context_mark.line + 1;
+    size_t line = num_min(p->problem_mark.line + 1, r->lines), begun = p->context_mark.line + 1;
     if (p->error == YAML_MEMORY_ERROR)
         return no_memory(r);
     if (p->context && begun != line)
@@ -79,28 +81,15 @@ static bool is_plain(const struct reader *r)
     return r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
-static size_t characters(struct strv s)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s.len; i++)
-        n += ((uint8_t)s.ptr[i] & 0xc0) != 0x80;
-    return n;
-}
-
 static enum iso_err check_scalar(struct reader *r)
 {
     const yaml_event_t *e = &r->event;
     if (e->data.scalar.anchor)
         return fail(r, line_of(r), NULL, "an anchor (&%s) has no use here",
                     (const char *)e->data.scalar.anchor);
-    // libyaml forgets a lone "!": what is left of it is where the node begins, or how a quoted one may be taken.
-    bool plain = is_plain(r), lone = !plain && !e->data.scalar.quoted_implicit;
-    bool one_line = e->start_mark.line == e->end_mark.line;
-    if (plain && one_line)
-        lone = characters(scalar(r)) != e->end_mark.column - e->start_mark.column;
-    if (e->data.scalar.tag || lone)
+    if (e->data.scalar.tag)
         return fail(r, line_of(r), NULL, "a tag (!) has no use here");
-    if (plain && !one_line)
+    if (is_plain(r) && e->start_mark.line != e->end_mark.line)
         return fail(r, line_of(r), NULL, "a text without quotes ends with its line; \"%.*s\" goes on",
                     STRV_ARG(scalar(r)));
     return ISO_OK;
@@ -459,9 +448,11 @@ static enum iso_err read_stream(struct reader *r)
 static enum iso_err check_characters(struct reader *r, struct strv text)
 {
     size_t line = 1;
+    r->lines = 1;
     for (size_t i = 0; i < text.len;) {
         uint32_t cp = 0;
         size_t n = utf8_decode((const uint8_t *)text.ptr + i, text.len - i, &cp);
+        r->lines = line;
         if (n == 0)
             return fail(r, line, NULL, "a byte 0x%02x is no UTF-8", (uint8_t)text.ptr[i]);
         bool mark = cp == 0xfeff && i == 0; // some editors' byte order mark
@@ -495,7 +486,8 @@ static enum iso_err parse(struct reader *r, struct strv text)
     if (!yaml_parser_initialize(&r->parser))
         return no_memory(r);
     yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r->parser, (const unsigned char *)text.ptr, text.len);
+    // libyaml asserts that there is a pointer, which nothing needs not have.
+    yaml_parser_set_input_string(&r->parser, (const unsigned char *)(text.len ? text.ptr : ""), text.len);
     err = read_stream(r);
     yaml_event_delete(&r->event);
     yaml_parser_delete(&r->parser);

@@ -42,12 +42,12 @@ static void check_printed(struct serve_config *c)
     buf_deinit(&b);
 }
 
-// Lines count from 1 and end with the text's.
+// Lines count from 1; none begins after the last byte.
 static void check_place(const char *text, const uint8_t *data, size_t size)
 {
     unsigned long lines = 1, line;
     char *end;
-    for (size_t i = 0; i < size; i++)
+    for (size_t i = 0; i + 1 < size; i++)
         lines += data[i] == '\n';
     ASSERT(strncmp(text, NAME ":", strlen(NAME ":")) == 0);
     line = strtoul(text + strlen(NAME ":"), &end, 10);

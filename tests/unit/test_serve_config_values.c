@@ -120,9 +120,9 @@ static void test_reals(void **state)
 {
     (void)state;
     static struct serve_config c;
-    static const char *const BAD[] = {"0",   "0.009999", "1.000001", "2",    "-0.5",      ".5",
-                                      "0.",  "0,5",      "5e-1",     "00.5", "0.1234567", "0.5x",
-                                      "nan", "0.-5",     "0.+5",     "1_0.5"};
+    static const char *const BAD[] = {"0",    "0.009999", "1.000001", "2",    "-0.5",      ".5",
+                                      "0.",   "0,5",      "5e-1",     "00.5", "0.1234567", "0.0123456",
+                                      "0.5x", "nan",      "0.-5",     "0.+5", "1_0.5"};
     for (size_t i = 0; i < ARRAY_LEN(BAD); i++)
         if (take(&c, "scheduler", "load_threshold", SETTING_LOAD_THRESHOLD, BAD[i]))
             fail_msg("load_threshold took %s", BAD[i]);
@@ -392,6 +392,10 @@ static void test_check(void **state)
          NAME ":2: listen is 0.0.0.0, which others on the network may reach, and no key is "
               "asked for: give a file of keys (--keys, auth.keys), or let anyone in "
               "(--insecure, insecure: true)"},
+        {"model: m\nlisten: 126.0.0.1:1",
+         NAME ":2: listen is 126.0.0.1, which others on the network may reach, and no key is asked for: give "
+              "a file of keys "
+              "(--keys, auth.keys), or let anyone in (--insecure, insecure: true)"},
         {"model: m\nlisten: '[::]:1'\ninsecure: false",
          NAME ":2: listen is ::, which others on the network may reach, and no key is asked for: give a file "
               "of keys "
@@ -511,7 +515,7 @@ static void test_print(void **state)
         assert_int_equal(config_set(&c, SETTING_BODY, SIZES[i], &e), ISO_OK);
         assert_prints_back(&c);
     }
-    const char *const TIMES[] = {"100ms", "60000ms", "61s", "1001ms", "60min"};
+    const char *const TIMES[] = {"100ms", "60000ms", "61s", "1001ms", "1500ms", "60min"};
     for (size_t i = 0; i < ARRAY_LEN(TIMES); i++) {
         assert_int_equal(config_set(&c, SETTING_IDLE_TIMEOUT, TIMES[i], &e), ISO_OK);
         assert_prints_back(&c);
