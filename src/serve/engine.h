@@ -60,6 +60,8 @@ struct engine_config {
 };
 
 struct engine {
+    struct engine *next; // of the owner's list, and whether the owner is to close it: not used here
+    bool closing;
     struct engine_config config;
     struct language language;
     struct account account;

@@ -33,21 +33,17 @@ static void on_step(void *context, struct engine *e, uint64_t ns, uint32_t token
               LOG_F("ms", (double)ns * 1e-6));
 }
 
-// Closed by the loop, as the engine that says it is gone is still in use.
-static int on_close_engine(sd_event_source *source, void *context)
+void served_sweep(struct server *s, bool all)
 {
-    (void)source;
-    engine_close(context);
-    return 0;
-}
-
-void served_close_later(struct server *s, struct engine *e)
-{
-    sd_event_source *source;
-    int r = sd_event_add_defer(s->loop, &source, on_close_engine, e);
-    ASSERT(r >= 0);
-    (void)sd_event_source_set_floating(source, 1);
-    sd_event_source_unref(source);
+    for (struct engine **at = &s->engines; *at;) {
+        struct engine *e = *at;
+        if (e->closing || all) {
+            *at = e->next;
+            engine_close(e);
+        } else {
+            at = &e->next;
+        }
+    }
 }
 
 static void log_engine(struct served *m, const struct engine *e, enum log_level level, const char *event)
@@ -86,7 +82,7 @@ static void next_failed(struct served *m)
     m->next = NULL;
     log_engine(m, failed, LOG_ERROR, "reload_failed");
     reload_ended(m, (unsigned)iso_err_http_status(failed->failure.code), failed->failure.text);
-    served_close_later(m->server, failed);
+    failed->closing = true;
 }
 
 static void log_ready(struct served *m)
@@ -121,7 +117,7 @@ static void on_state(void *context, struct engine *e)
         s->n_old -= !current;
         if (current)
             m->engine = NULL;
-        served_close_later(s, e);
+        e->closing = true;
         server_set_draining(s, s->draining); // that may have been the last
     } else if (e->state == ENGINE_FAILED) {
         log_engine(m, e, LOG_ERROR, "unit_failed");
@@ -142,8 +138,13 @@ static enum iso_err open_engine(struct served *m, uint64_t available, struct eng
                                          .on_state = on_state,
                                          .on_step = on_step,
                                          .context = m};
-    enum iso_err err = engine_open(m->plan_path, &config, available, ret, reterr);
-    return err ? iso_fail_prefix(reterr, m->plan_path) : ISO_OK;
+    struct engine *e;
+    if (engine_open(m->plan_path, &config, available, &e, reterr))
+        return iso_fail_prefix(reterr, m->plan_path);
+    e->next = m->server->engines;
+    m->server->engines = e;
+    *ret = e;
+    return ISO_OK;
 }
 
 enum iso_err server_reload(struct served *m, struct call *c, struct iso_errinfo *reterr)

@@ -34,7 +34,7 @@ void server_set_draining(struct server *s, bool draining)
     for (uint32_t i = 0; i < s->n_models; i++) {
         struct served *m = &s->models[i];
         if (m->next)
-            served_close_later(s, m->next);
+            m->next->closing = true;
         m->next = NULL;
         any = any || m->engine;
         if (m->engine && !m->engine->ending)
@@ -105,11 +105,12 @@ static int on_signal(sd_event_source *source, const struct signalfd_siginfo *inf
     return 0;
 }
 
-// Looks whether a server that is ending has answered everything.
-static int on_prepare(sd_event_source *source, void *context)
+// After each turn of the loop: closes engines, and looks whether a server that is ending has answered everything.
+static int on_turn(sd_event_source *source, void *context)
 {
     (void)source;
     struct server *s = context;
+    served_sweep(s, false);
     if (s->ending)
         server_set_draining(s, true);
     return 0;
@@ -230,7 +231,7 @@ static enum iso_err open_loop(struct server *s, struct iso_errinfo *reterr)
     bool good = sigprocmask(SIG_BLOCK, &blocked, NULL) == 0 && sd_event_new(&s->loop) >= 0;
     for (size_t i = 0; i < ARRAY_LEN(SIGNALS) && good; i++)
         good = sd_event_add_signal(s->loop, NULL, SIGNALS[i], on_signal, s) >= 0;
-    good = good && sd_event_add_post(s->loop, NULL, on_prepare, s) >= 0;
+    good = good && sd_event_add_post(s->loop, NULL, on_turn, s) >= 0;
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
     good = good && sigaction(SIGPIPE, &ignore, NULL) == 0;
     return good ? ISO_OK : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused an event loop");
@@ -239,10 +240,7 @@ static enum iso_err open_loop(struct server *s, struct iso_errinfo *reterr)
 static void close_all(struct server *s)
 {
     http_close(s->http);
-    for (uint32_t i = 0; i < s->n_models; i++) {
-        engine_close(s->models[i].next);
-        engine_close(s->models[i].engine);
-    }
+    served_sweep(s, true);
     sd_event_unref(s->loop);
     audit_close(&s->audit);
     keys_close(s->keys);

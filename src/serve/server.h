@@ -43,6 +43,7 @@ struct server {
     struct audit audit;
     struct served models[CONFIG_MODELS_MAX];
     uint32_t n_models;
+    struct engine *engines; // all that are open
     const char *const *unit_argv;
     struct call *calls;      // all that are unanswered
     uint32_t n_calls, n_old; // engines that end once their requests did
