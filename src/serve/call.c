@@ -17,7 +17,7 @@
 
 // ---- Arrival and end ----
 
-bool call_is_request_id(const char *id)
+static bool is_request_id(const char *id)
 {
     size_t n = 0;
     for (; id[n]; n++)
@@ -26,20 +26,28 @@ bool call_is_request_id(const char *id)
     return n > 0;
 }
 
+void call_request_id(struct server *s, struct http_request *r, char out[SERVER_REQUEST_ID_MAX + 1])
+{
+    const char *id = http_header(r, "X-Request-Id");
+    s->serial++;
+    if (id && is_request_id(id))
+        snprintf(out, SERVER_REQUEST_ID_MAX + 1, "%s", id);
+    else
+        snprintf(out, SERVER_REQUEST_ID_MAX + 1, "req-%016" PRIx64 "%08" PRIx64, s->instance, s->serial);
+    http_add_header(r, "X-Request-Id", out);
+}
+
 struct call *call_open(struct server *s, struct http_request *r, const char *endpoint)
 {
     struct call *c = calloc(1, sizeof *c);
     if (!c) {
+        log_write(&s->log, LOG_ERROR, "request", LOG_U("status", 503),
+                  LOG_S("error", "the system refused memory"));
         http_respond(r, 503, "text/plain", STRV_LIT("out of memory\n"));
         return NULL;
     }
-    uint64_t number = ++s->serial;
-    const char *id = http_header(r, "X-Request-Id");
-    if (id && call_is_request_id(id))
-        snprintf(c->request_id, sizeof c->request_id, "%s", id);
-    else
-        snprintf(c->request_id, sizeof c->request_id, "req-%016" PRIx64 "%08" PRIx64, s->instance, number);
-    snprintf(c->id, sizeof c->id, "%016" PRIx64 "%08" PRIx64, s->instance, number);
+    call_request_id(s, r, c->request_id);
+    snprintf(c->id, sizeof c->id, "%016" PRIx64 "%08" PRIx64, s->instance, s->serial);
     c->server = s;
     c->request = r;
     c->endpoint = endpoint;
@@ -48,7 +56,6 @@ struct call *call_open(struct server *s, struct http_request *r, const char *end
     c->arrived_ns = clock_now_ns();
     hist_reset(&c->inter_token);
     buf_init(&c->out, CALL_OUT_MAX);
-    http_add_header(r, "X-Request-Id", c->request_id);
     http_set_data(r, c);
     c->next = s->calls;
     c->at = &s->calls;
@@ -262,7 +269,10 @@ static bool has_room(struct call *c, uint32_t n)
     const struct engine *e = c->engine;
     uint32_t slots = e->language.header.limits.slots, queue = c->server->config.queue;
     if (n > slots + queue) {
-        call_error(c, 400, "n", "too_many_answers",
+        const char *field = c->params.n > 1 || c->kind == CALL_CHAT ? "n"
+                            : c->kind == CALL_EMBEDDING             ? "input"
+                                                                    : "prompt";
+        call_error(c, 400, field, "too_many_answers",
                    "%" PRIu32 " answers are asked for at once; this server takes at most %" PRIu32
                    " (slots and queue together)",
                    n, slots + queue);

@@ -61,8 +61,8 @@ struct call {
     struct buf out;          // workspace for what is sent
 };
 
-// Whether a client's X-Request-Id can be taken: visible ASCII, not too long.
-bool call_is_request_id(const char *id);
+// The client's X-Request-Id, where it is visible ASCII and not too long, else a new one; given back by the answer.
+void call_request_id(struct server *s, struct http_request *r, char out[SERVER_REQUEST_ID_MAX + 1]);
 // Takes a request; ids and time are set. NULL: no memory, answered.
 struct call *call_open(struct server *s, struct http_request *r, const char *endpoint);
 // Releases it; choices that still run are cancelled.

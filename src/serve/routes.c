@@ -130,11 +130,8 @@ void routes_request(void *context, struct http_request *r)
 void routes_refused(void *context, struct http_request *r, unsigned status, const char *why)
 {
     struct server *s = context;
-    const char *id = http_header(r, "X-Request-Id");
-    if (id && call_is_request_id(id))
-        http_add_header(r, "X-Request-Id", id);
-    else
-        id = "";
+    char id[SERVER_REQUEST_ID_MAX + 1];
+    call_request_id(s, r, id);
     log_write(&s->log, status >= 500 ? LOG_ERROR : LOG_INFO, "request", LOG_S("request_id", id),
               LOG_S("endpoint", http_path(r)), LOG_U("status", status), LOG_S("error", why));
 }
