@@ -55,7 +55,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 struct entry {
     uint64_t line;
     json_t *json;
-    const char *digest, *plan, *plan_path, *id;
+    const char *digest, *plan, *plan_path, *id, *finish;
     const json_t *params;
     uint32_t *prompt, *output;
     uint32_t n_prompt, n_output;
@@ -65,8 +65,9 @@ struct replay {
     const struct arguments *a;
     struct session session;
     struct language language;
-    char hash[HASH_HEX_BYTES]; // of the session's plan; "": none is open
-    uint64_t same, different, impossible;
+    char hash[HASH_HEX_BYTES];    // of the session's plan; "": none is open
+    char missing[HASH_HEX_BYTES]; // of the last plan that was not found
+    uint64_t same, different, impossible, unreadable;
     json_t *differences;
     uint32_t *room; // [max_seq_len]
     float *row;     // [hidden]
@@ -103,10 +104,12 @@ static enum iso_err entry_open(struct strv text, uint64_t line, struct entry *re
     e.plan = json_string_value(json_object_get(e.json, "plan"));
     e.plan_path = json_string_value(json_object_get(e.json, "plan_path"));
     e.id = json_string_value(json_object_get(e.json, "id"));
+    e.finish = json_string_value(json_object_get(e.json, "finish_reason"));
     e.params = json_object_get(e.json, "params");
-    if (!e.digest || !e.plan || !e.plan_path || !e.id)
-        err = iso_fail(reterr, ISO_E_FORMAT, 0, NULL,
-                       "it is no line of an audit: digest, plan, plan_path and id are strings there");
+    if (!e.digest || !e.plan || !e.plan_path || !e.id || !e.finish)
+        err = iso_fail(
+            reterr, ISO_E_FORMAT, 0, NULL,
+            "it is no line of an audit: digest, plan, plan_path, id and finish_reason are strings there");
     if (!err)
         err = take_ids(json_object_get(e.json, "prompt"), &e.prompt, &e.n_prompt, reterr);
     if (!err)
@@ -148,30 +151,31 @@ static void lend_language(struct replay *r)
     language_find_style(&r->language, s->plan.chat_template);
 }
 
+// ISO_E_USAGE: the plan of the line is not at hand.
 static enum iso_err open_plan(struct replay *r, const struct entry *e, struct iso_errinfo *reterr)
 {
     const char *path = r->a->model ? r->a->model : e->plan_path;
     const struct compile_flags as_it_is = {0};
+    struct plan_header h;
+    char hash[HASH_HEX_BYTES];
     if (strcmp(r->hash, e->plan) == 0)
         return ISO_OK;
+    if (plan_peek(path, &h, reterr))
+        return iso_fail(reterr, ISO_E_USAGE, 0, "model", "no plan can be read from %.200s", path);
+    hash128_hex(h.hash, hash);
+    if (strcmp(hash, e->plan) != 0)
+        return iso_fail(reterr, ISO_E_USAGE, 0, "plan", "%.200s is plan %s now", path, hash);
     close_plan(r);
-    if (!plan_is_plan(path))
-        return iso_fail(reterr, ISO_E_USAGE, 0, "model", "%s is no plan; --model says where the plan is now",
-                        path);
     enum iso_err err = session_open(path, &as_it_is, &r->a->run, r->a->json, &r->session, reterr);
     if (err)
         return err;
-    const struct plan_header *h = r->session.plan.header;
-    hash128_hex(h->hash, r->hash);
-    r->room = calloc(h->limits.max_seq_len, sizeof *r->room);
-    r->row = calloc(h->model.hidden, sizeof *r->row);
+    memcpy(r->hash, hash, sizeof r->hash);
+    r->room = calloc(h.limits.max_seq_len, sizeof *r->room);
+    r->row = calloc(h.model.hidden, sizeof *r->row);
     lend_language(r);
     if (!r->room || !r->row)
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory to answer");
-    if (strcmp(r->hash, e->plan) == 0)
-        return ISO_OK;
-    return iso_fail(reterr, ISO_E_USAGE, 0, "plan", "the answer is of plan %.32s, and %s is %s", e->plan,
-                    path, r->hash);
+    return ISO_OK;
 }
 
 static enum iso_err ignore_piece(void *context, enum split_kind kind, uint32_t call, struct strv text)
@@ -232,13 +236,17 @@ static enum iso_err replay_answer(struct replay *r, const struct entry *e, char 
     err = answer_open(&a, spec, &r->language, ignore_piece, NULL, &next, reterr);
     if (!err) {
         a.choice = choice;
-        if (a.finish == ANSWER_RUNNING)
+        if (a.finish == ANSWER_RUNNING && spec->max_output > 0) // 0: only the prompt was wanted
             err = answer_again(r, &a, reterr);
+        // Of one that was cut off, what there was must be the beginning.
+        bool cut = strcmp(e->finish, "abort") == 0 || strcmp(e->finish, "error") == 0;
+        const char *finish = spec->max_output > 0 ? answer_finish_name(&a) : "length";
+        uint32_t n = cut ? (uint32_t)num_min(a.n_output, e->n_output) : a.n_output;
         json_t *params = audit_params(spec, choice);
-        audit_digest(r->hash, params, spec->prompt, spec->n_prompt, a.output, a.n_output, digest);
+        audit_digest(r->hash, params, spec->prompt, spec->n_prompt, a.output, n, digest);
         json_decref(params);
-        *ret_same =
-            a.n_output == e->n_output && memcmp(a.output, e->output, a.n_output * sizeof *a.output) == 0;
+        *ret_same = n == e->n_output && (n == 0 || memcmp(a.output, e->output, n * sizeof *a.output) == 0) &&
+                    (cut || strcmp(finish, e->finish) == 0);
         answer_close(&a);
     }
     answer_spec_free(spec);
@@ -265,39 +273,82 @@ static enum iso_err replay_embedding(struct replay *r, const struct entry *e, ch
 
 static void note_difference(struct replay *r, const struct entry *e, const char *digest)
 {
-    r->different++;
-    if (!r->a->json && r->different <= SHOWN_MAX && strcmp(digest, e->digest) == 0)
-        printf("line %" PRIu64 ": %s: the output in the file is not the one that its digest is of\n", e->line,
-               e->id);
-    else if (!r->a->json && r->different <= SHOWN_MAX)
+    if (++r->different > SHOWN_MAX)
+        return;
+    if (!r->a->json && strcmp(digest, e->digest) == 0)
+        printf("line %" PRIu64
+               ": %s: output, counts or finish_reason in the file are not those of the answer\n",
+               e->line, e->id);
+    else if (!r->a->json)
         printf("line %" PRIu64 ": %s is answered otherwise: %s instead of %s\n", e->line, e->id, digest,
                e->digest);
-    if (r->different <= SHOWN_MAX)
-        json_array_append_new(r->differences, json_pack("{s:I, s:s, s:s, s:s}", "line", (json_int_t)e->line,
-                                                        "id", e->id, "digest", digest, "audited", e->digest));
+    json_array_append_new(r->differences, json_pack("{s:I, s:s, s:s, s:s}", "line", (json_int_t)e->line, "id",
+                                                    e->id, "digest", digest, "audited", e->digest));
+}
+
+static bool has_counts(const struct entry *e)
+{
+    uint64_t prompt, output = 0;
+    return json_whole(json_object_get(e->json, "prompt_tokens"), UINT32_MAX, &prompt) &&
+           prompt == e->n_prompt &&
+           json_whole(json_object_get(e->json, "output_tokens"), UINT32_MAX, &output) &&
+           output == e->n_output;
+}
+
+static enum iso_err replay_entry(struct replay *r, const struct entry *e, struct iso_errinfo *reterr)
+{
+    char digest[AUDIT_DIGEST_HEX] = "";
+    bool same = true;
+    enum iso_err err = json_is_null(e->params) ? replay_embedding(r, e, digest, reterr)
+                                               : replay_answer(r, e, digest, &same, reterr);
+    if (err)
+        return err;
+    if (same && has_counts(e) && strcmp(digest, e->digest) == 0)
+        r->same++;
+    else
+        note_difference(r, e, digest);
+    return ISO_OK;
+}
+
+// A line that was cut by a full disk, or is none of an audit, keeps no other from being looked at.
+static void note_unreadable(struct replay *r, uint64_t line, const struct iso_errinfo *e)
+{
+    if (++r->unreadable <= SHOWN_MAX && !r->a->json)
+        printf("line %" PRIu64 " can't be read: %s\n", line, e->text);
+}
+
+static void note_missing(struct replay *r, const struct entry *e, const struct iso_errinfo *why)
+{
+    r->impossible++;
+    if (strcmp(r->missing, e->plan) != 0 && !r->a->json)
+        printf("line %" PRIu64 ": plan %.32s is not at hand: %s; --model says where it is\n", e->line,
+               e->plan, why->text);
+    snprintf(r->missing, sizeof r->missing, "%s", e->plan);
 }
 
 static enum iso_err replay_line(struct replay *r, struct strv text, uint64_t line, struct iso_errinfo *reterr)
 {
     struct entry e;
-    char digest[AUDIT_DIGEST_HEX] = "";
-    bool same = true;
-    enum iso_err err = entry_open(text, line, &e, reterr);
-    if (err)
-        return err;
-    if (!e.params) {
-        r->impossible++;
-        entry_close(&e);
+    if (entry_open(text, line, &e, reterr)) {
+        note_unreadable(r, line, reterr);
         return ISO_OK;
     }
-    err = open_plan(r, &e, reterr);
-    if (!err)
-        err = json_is_null(e.params) ? replay_embedding(r, &e, digest, reterr)
-                                     : replay_answer(r, &e, digest, &same, reterr);
-    if (!err && same && strcmp(digest, e.digest) == 0)
-        r->same++;
-    else if (!err)
-        note_difference(r, &e, digest);
+    enum iso_err err = ISO_OK;
+    if (!e.params)
+        r->impossible++;
+    else
+        err = open_plan(r, &e, reterr);
+    if (err == ISO_E_USAGE) {
+        note_missing(r, &e, reterr);
+        err = ISO_OK;
+    } else if (!err && e.params) {
+        err = replay_entry(r, &e, reterr);
+        if (err == ISO_E_FORMAT || err == ISO_E_LIMIT ||
+            err == ISO_E_USAGE) { // the line's, not the machine's
+            note_unreadable(r, line, reterr);
+            err = ISO_OK;
+        }
+    }
     entry_close(&e);
     return err;
 }
@@ -327,19 +378,24 @@ static enum iso_err replay_file(struct replay *r, FILE *f, struct cli_progress *
 static int report(const struct replay *r)
 {
     int code = r->different    ? iso_err_exit_code(ISO_E_CORRUPT)
+               : r->unreadable ? iso_err_exit_code(ISO_E_FORMAT)
                : r->impossible ? iso_err_exit_code(ISO_E_UNSUPPORTED)
                                : CLI_EXIT_OK;
     if (r->a->json) {
-        int printed = cli_print_json(json_pack("{s:I, s:I, s:I, s:O}", "same", (json_int_t)r->same,
-                                               "different", (json_int_t)r->different, "impossible",
-                                               (json_int_t)r->impossible, "differences", r->differences));
+        int printed =
+            cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:O}", "same", (json_int_t)r->same, "different",
+                                     (json_int_t)r->different, "impossible", (json_int_t)r->impossible,
+                                     "unreadable", (json_int_t)r->unreadable, "differences", r->differences));
         return printed ? printed : code;
     }
     printf("%" PRIu64 " answers are the same, %" PRIu64 " differ\n", r->same, r->different);
     if (r->impossible)
         printf("%" PRIu64
-               " can't be answered again: the audit has their digests alone (audit.detail: digests)\n",
+               " can't be answered again: their plan is not at hand, or the audit has their digests "
+               "alone (audit.detail: digests)\n",
                r->impossible);
+    if (r->unreadable)
+        printf("%" PRIu64 " lines can't be read\n", r->unreadable);
     return code;
 }
 

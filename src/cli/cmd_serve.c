@@ -1,10 +1,13 @@
 // isochron serve MODEL | --config isochron.yaml
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
+#include "base/num.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "serve/server.h"
@@ -12,7 +15,26 @@
 #define SLOTS_DEFAULT 4 // of a model file that is compiled for serving
 #define PRINTED_MAX   ((size_t)1 << 20)
 
-enum { KEY_SETTING = 0x4000, KEY_CONFIG = 0x3000, KEY_PRINT, KEY_HELP };
+enum { KEY_SETTING = 0x4000, KEY_CONFIG = 0x3000, KEY_PRINT, KEY_HELP, KEY_OTHER = 0x5000 };
+
+// What other servers call it, and short names that this program's other commands have. `instead` NULL: another name of the setting.
+static const struct {
+    const char *name;
+    uint32_t setting;
+    const char *instead;
+} OTHERS[] = {
+    {"c", SETTING_MAX_SEQ_LEN, NULL},
+    {"np", SETTING_SLOTS, NULL},
+    {"m", SETTING_MODEL, NULL},
+    {"host", 0, "--listen ADDRESS:PORT"},
+    {"port", 0, "--listen ADDRESS:PORT"},
+    {"api-key", 0, "--keys FILE"},
+    {"served-model-name", 0, "--alias NAME"},
+    {"ctx-size", 0, "--max-seq-len N"},
+    {"max-model-len", 0, "--max-seq-len N"},
+    {"parallel", 0, "--slots N"},
+    {"max-num-seqs", 0, "--slots N"},
+};
 
 struct arguments {
     struct serve_config config;
@@ -35,6 +57,11 @@ static void keep_flag(struct arguments *a, uint32_t setting, const char *value,
     a->flags[a->n_flags++].value = value;
 }
 
+static bool is_other(int key)
+{
+    return key >= KEY_OTHER && key < KEY_OTHER + (int)ARRAY_LEN(OTHERS);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
@@ -44,6 +71,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         cli_once(state, "config", &a->file, arg);
     } else if (key == KEY_PRINT) {
         a->print = true;
+    } else if (is_other(key) && OTHERS[key - KEY_OTHER].instead) {
+        argp_error(state, "there is no --%s; here it is %s", OTHERS[key - KEY_OTHER].name,
+                   OTHERS[key - KEY_OTHER].instead);
+    } else if (is_other(key)) {
+        keep_flag(a, OTHERS[key - KEY_OTHER].setting, arg, state);
     } else if (key == KEY_HELP) {
         argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
     } else if (key == ARGP_KEY_ARG) {
@@ -61,7 +93,7 @@ static struct argp_option *make_options(void)
 {
     uint32_t n, at = 0;
     const struct config_setting *settings = config_settings(&n);
-    struct argp_option *o = calloc(n + 4, sizeof *o);
+    struct argp_option *o = calloc(n + 4 + ARRAY_LEN(OTHERS), sizeof *o);
     if (!o)
         return NULL;
     o[at++] = (struct argp_option){
@@ -78,6 +110,8 @@ static struct argp_option *make_options(void)
         if (settings[i].flag)
             o[at++] = (struct argp_option){
                 settings[i].flag, KEY_SETTING + (int)i, settings[i].value, 0, settings[i].help, 0};
+    for (size_t i = 0; i < ARRAY_LEN(OTHERS); i++)
+        o[at++] = (struct argp_option){OTHERS[i].name, KEY_OTHER + (int)i, "VALUE", OPTION_HIDDEN, NULL, 0};
     return o;
 }
 
@@ -152,6 +186,22 @@ static enum iso_err agree(const struct serve_config *c, const char *path, struct
     return err ? err : compile_flags_widths_agree(&flags, &h.limits, reterr);
 }
 
+// The audit names the plan by its path. Links stay: a reload may find another file behind them.
+static enum iso_err make_absolute(char *path, size_t size, struct iso_errinfo *reterr)
+{
+    char folder[FILE_PATH_MAX], whole[2 * FILE_PATH_MAX];
+    if (path[0] == '/')
+        return ISO_OK;
+    if (!getcwd(folder, sizeof folder))
+        return iso_fail(reterr, ISO_E_IO, 0, "model", "the working folder has no path: %s", strerror(errno));
+    int n = snprintf(whole, sizeof whole, "%s/%s", folder, path);
+    if (n < 0 || (size_t)n >= size)
+        return iso_fail(reterr, ISO_E_LIMIT, 0, "model", "%s: the path is longer than %zu bytes", path,
+                        size - 1);
+    memcpy(path, whole, (size_t)n + 1);
+    return ISO_OK;
+}
+
 // The plan of each model, compiled into the cache where it is a model file.
 static enum iso_err find_plans(const struct serve_config *c, const struct run_flags *run,
                                struct server_plan *plans, struct iso_errinfo *reterr)
@@ -167,6 +217,8 @@ static enum iso_err find_plans(const struct serve_config *c, const struct run_fl
             err = agree(c, path, reterr);
         if (!err)
             err = session_plan_path(path, &flags, run, false, plans[i].path, sizeof plans[i].path, reterr);
+        if (!err)
+            err = make_absolute(plans[i].path, sizeof plans[i].path, reterr);
         if (err)
             return err;
     }

@@ -170,6 +170,13 @@ enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish fini
     return ISO_OK;
 }
 
+const char *answer_finish_name(const struct answer *a)
+{
+    if (a->finish == ANSWER_STOP && a->split.n_calls > 0)
+        return "tool_calls";
+    return a->finish == ANSWER_STOP ? "stop" : "length";
+}
+
 struct unit_request answer_request(const struct answer *a, uint32_t *into)
 {
     const struct answer_spec *s = a->spec;

@@ -70,5 +70,7 @@ void answer_close(struct answer *a);
 // on_piece gave.
 enum iso_err answer_push(struct answer *a, uint32_t token, enum unit_finish finish,
                          enum answer_next *ret_next, struct iso_errinfo *reterr) ISO_MUST_USE;
+// "stop", "length" or "tool_calls", of one that has ended.
+const char *answer_finish_name(const struct answer *a);
 // The unit's request that goes on with the answer: prompt is `into`, [n_prompt + n_output] of the spec's and the output's.
 struct unit_request answer_request(const struct answer *a, uint32_t *into);

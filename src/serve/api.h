@@ -24,4 +24,3 @@ void api_reload(struct call *c);
 struct served *server_model(struct server *s, struct strv name);
 enum iso_err server_reload(struct served *m, struct call *c, struct iso_errinfo *reterr) ISO_MUST_USE;
 void server_set_draining(struct server *s, bool draining);
-bool server_is_ready(const struct server *s);

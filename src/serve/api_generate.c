@@ -32,6 +32,11 @@ static bool begin(struct call *c, enum call_kind kind, enum params_endpoint endp
         return false;
     }
     c->model = server_model(s, c->params.model);
+    if (!c->model && !c->params.model.ptr) {
+        call_error(c, 400, "model", "invalid_value",
+                   "model is required where several are served; /v1/models lists them");
+        return false;
+    }
     if (!c->model) {
         call_error(c, 404, "model", "model_not_found",
                    "there is no model \"%.*s\"; /v1/models lists those that are", STRV_ARG(c->params.model));
@@ -92,8 +97,9 @@ static bool set_length(struct call *c, struct answer_spec *s, const char *field)
                    field, n, least, (uint64_t)n + least, max);
         return false;
     }
-    s->max_output = c->params.max_tokens ? c->params.max_tokens
-                                         : (uint32_t)num_min(c->server->config.max_tokens, max - n);
+    s->max_output = c->params.max_tokens;
+    if (c->params.max_tokens == 0 && !c->params.max_tokens_is_zero)
+        s->max_output = (uint32_t)num_min(c->server->config.max_tokens, max - n);
     return true;
 }
 

@@ -87,7 +87,7 @@ static json_t *unit_json(const struct served *m, const struct engine *e)
                             json_real((double)e->kv_blocks_used / (double)e->account.kv_blocks));
     }
     if (e->failure.code)
-        json_object_set_new(unit, "failure", json_string(e->failure.text));
+        json_object_set_new(unit, "last_failure", json_string(e->failure.text));
     return unit;
 }
 
@@ -168,20 +168,32 @@ void api_alive(struct call *c)
     call_json(c, 200, json_pack("{s:s}", "status", "alive"));
 }
 
+static const char *readiness(const struct served *m)
+{
+    const struct engine *e = m->engine;
+    if (e && e->state == ENGINE_READY)
+        return "ok";
+    return e && e->state == ENGINE_LOADING && e->restarts == 0 ? "loading" : "no live unit";
+}
+
+// Of the models, or with ?model=NAME of one: whether any takes requests.
 void api_ready(struct call *c)
 {
     struct server *s = c->server;
-    const char *status = "ok";
+    const char *name = http_query(c->request, "model"), *status = NULL;
+    json_t *models = json_object();
     for (uint32_t i = 0; i < s->n_models; i++) {
-        const struct engine *e = s->models[i].engine;
-        if (!e || e->state != ENGINE_READY)
-            status = e && e->state == ENGINE_LOADING ? "loading" : "no live unit";
+        const struct served *m = &s->models[i];
+        if (name && strcmp(name, m->name) != 0)
+            continue;
+        if (!status || strcmp(status, "ok") != 0)
+            status = readiness(m);
+        json_object_set_new(models, m->name, json_string(readiness(m)));
     }
-    if (s->draining)
-        status = "draining";
-    bool good = server_is_ready(s);
+    status = !status ? "no such model" : s->draining ? "draining" : status;
+    bool good = strcmp(status, "ok") == 0;
     c->cause = good ? NULL : status;
     if (!good)
         http_add_header(c->request, "Retry-After", "1");
-    call_json(c, good ? 200 : 503, json_pack("{s:s}", "status", status));
+    call_json(c, good ? 200 : 503, json_pack("{s:s, s:o}", "status", status, "models", models));
 }

@@ -128,7 +128,7 @@ static bool take_params(const json_t *params, struct answer_spec *s, uint32_t *r
     p->seed = seed && *seed >= '0' && *seed <= '9' ? strtoull(seed, &end, 10) : 0;
     s->ignore_eog = json_is_true(json_object_get(params, "ignore_eos"));
     return end && *end == '\0' && errno == 0 &&
-           take_whole(params, "max_output", PLAN_SEQ_MAX, &s->max_output) && s->max_output > 0 &&
+           take_whole(params, "max_output", PLAN_SEQ_MAX, &s->max_output) &&
            take_whole(params, "choice", UINT32_MAX, ret_choice) &&
            take_whole(params, "top_k", PLAN_VOCAB_MAX, &p->top_k) &&
            take_real(params, "temperature", &p->temperature) && take_real(params, "top_p", &p->top_p) &&

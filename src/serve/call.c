@@ -51,7 +51,8 @@ struct call *call_open(struct server *s, struct http_request *r, const char *end
     c->server = s;
     c->request = r;
     c->endpoint = endpoint;
-    c->key = KEYS_NONE;
+    c->key = c->refused_key = KEYS_NONE;
+    http_client(r, c->client);
     c->created = (int64_t)time(NULL);
     c->arrived_ns = clock_now_ns();
     hist_reset(&c->inter_token);
@@ -92,9 +93,11 @@ void call_gone(struct call *c)
 {
     c->request = NULL;
     for (uint32_t i = 0; i < c->n_choices; i++)
-        if (!c->choices[i].ended)
-            choice_count(&c->choices[i], METRICS_ABORT);
-    call_log(c, 499, c->client_is_slow ? "the client reads too slowly" : "the client left");
+        choice_abandon(&c->choices[i], METRICS_ABORT);
+    call_log(c, 499,
+             c->server->closing  ? "the server was ended"
+             : c->client_is_slow ? "the client reads too slowly"
+                                 : "the client left");
     call_close(c);
 }
 
@@ -132,22 +135,23 @@ void call_log(struct call *c, unsigned status, const char *error)
 {
     struct log *log = &c->server->log;
     enum log_level level = status >= 500 ? LOG_ERROR : LOG_INFO;
-    const char *key = c->key == KEYS_NONE ? "" : keys_name(c->server->keys, c->key);
+    uint32_t of = c->key == KEYS_NONE ? c->refused_key : c->key;
+    const char *key = of == KEYS_NONE ? "" : keys_name(c->server->keys, of), *client = c->client;
     double total = ms(clock_now_ns() - c->arrived_ns);
     if (level == LOG_INFO && c->kind == CALL_OTHER && !error)
         level = LOG_DEBUG; // health checks and the like
     if (c->n_choices == 0) {
         log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
-                  LOG_S("key", key), LOG_U("status", status), LOG_F("total_ms", total),
-                  LOG_S("error", error ? error : ""));
+                  LOG_S("client", client), LOG_S("key", key), LOG_U("status", status),
+                  LOG_F("total_ms", total), LOG_S("error", error ? error : ""));
         return;
     }
     struct sums s = sums_of(c);
     const struct hist *h = &c->inter_token;
     const char *finish = error ? "error" : choice_finish(&c->choices[0]);
     log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
-              LOG_S("key", key), LOG_S("model", c->model->name), LOG_U("status", status),
-              LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt),
+              LOG_S("client", client), LOG_S("key", key), LOG_S("model", c->model->name),
+              LOG_U("status", status), LOG_U("choices", c->n_choices), LOG_U("prompt_tokens", s.prompt),
               LOG_U("cached_tokens", s.cached), LOG_U("output_tokens", s.output),
               LOG_F("ttft_ms", ms(s.ttft_ns)), LOG_F("token_p50_ms", ms(hist_quantile(h, 0.5))),
               LOG_F("token_p99_ms", ms(hist_quantile(h, 0.99))), LOG_F("token_max_ms", ms(h->max)),
@@ -236,8 +240,7 @@ void call_error(struct call *c, unsigned status, const char *param, const char *
     iso_fail_fill(&e, ISO_E_USAGE, 0, NULL, "%s", text);
     if (c->model && status >= 500)
         for (uint32_t i = 0; i < c->n_choices; i++)
-            if (!c->choices[i].ended)
-                choice_count(&c->choices[i], METRICS_ERROR);
+            choice_abandon(&c->choices[i], METRICS_ERROR);
     send_error(c, status, e.text, param, code);
     call_close(c);
 }

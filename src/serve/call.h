@@ -41,7 +41,9 @@ struct call {
     enum call_kind kind;
     const char *endpoint; // the path
     char request_id[SERVER_REQUEST_ID_MAX + 1], id[CALL_ID_MAX];
-    uint32_t key; // KEYS_NONE: none
+    uint32_t key;         // KEYS_NONE: none
+    uint32_t refused_key; // that is over its limits
+    char client[HTTP_CLIENT_MAX];
     struct served *model;
     struct engine *engine;
     json_t *body, *kept; // kept: texts that views point into

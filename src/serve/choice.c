@@ -15,12 +15,10 @@ static struct answer_spec *spec_of(const struct choice *k)
 
 const char *choice_finish(const struct choice *k)
 {
-    if (k->answer.finish == ANSWER_STOP && k->answer.split.n_calls > 0)
-        return "tool_calls";
-    return k->answer.finish == ANSWER_STOP ? "stop" : "length";
+    return answer_finish_name(&k->answer);
 }
 
-void choice_count(struct choice *k, enum metrics_finish finish)
+static void choice_count(struct choice *k, enum metrics_finish finish)
 {
     uint64_t now = clock_now_ns();
     const struct call *c = k->call;
@@ -64,15 +62,24 @@ static void write_audit(struct choice *k, const json_t *params, const uint32_t *
     }
 }
 
-static void make_digest(struct choice *k)
+static void make_digest(struct choice *k, const char *finish)
 {
     const struct answer_spec *s = spec_of(k);
     const struct answer *a = &k->answer;
     json_t *params = audit_params(s, a->choice);
     audit_digest(k->call->engine->language.hash, params, s->prompt, s->n_prompt, a->output, a->n_output,
                  k->digest);
-    write_audit(k, params, a->output, a->n_output, choice_finish(k));
+    write_audit(k, params, a->output, a->n_output, finish);
     json_decref(params);
+}
+
+void choice_abandon(struct choice *k, enum metrics_finish finish)
+{
+    if (k->ended)
+        return;
+    if (k->is_open && k->answer.n_output > 0) // what the client has may be asked for
+        make_digest(k, finish == METRICS_ABORT ? "abort" : "error");
+    choice_count(k, finish);
 }
 
 // True: that was the call's last one, and the call is gone.
@@ -81,7 +88,7 @@ static bool finish(struct choice *k)
     struct call *c = k->call;
     engine_cancel(&k->job);
     if (c->kind != CALL_EMBEDDING)
-        make_digest(k);
+        make_digest(k, choice_finish(k));
     choice_count(k, k->answer.finish == ANSWER_LENGTH ? METRICS_LENGTH : METRICS_STOP);
     c->n_ended++;
     if (c->params.stream) {

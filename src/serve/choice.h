@@ -10,8 +10,8 @@ bool choice_begin(struct choice *k);
 void choice_deinit(struct choice *k);
 // "stop", "length" or "tool_calls".
 const char *choice_finish(const struct choice *k);
-// Counts it as ended.
-void choice_count(struct choice *k, enum metrics_finish finish);
+// Ends it before its time: counts it, and audits what there is of it. Nothing where it has ended.
+void choice_abandon(struct choice *k, enum metrics_finish finish);
 
 // Of call.c:
 // An event of the stream; takes the JSON. Where the client reads too slowly c->request becomes NULL: the caller then lets the call go.

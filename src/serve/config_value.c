@@ -165,6 +165,8 @@ static bool put_address(struct serve_config *c, struct strv text, uint64_t port_
         return false;
     if (six)
         host = (struct strv){host.ptr + 1, host.len - 2};
+    if (strv_is(host, "localhost"))
+        host = STRV_LIT("127.0.0.1");
     // A zero inside would end the address early.
     if (host.len >= sizeof address || !config_text_ok(host, host.len) || looks_octal(digits) ||
         !size_parse_whole(digits, &port) || port > port_max)

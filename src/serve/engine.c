@@ -246,8 +246,9 @@ static int on_death(sd_event_source *source, int fd, uint32_t what, void *contex
     bool as_told = remote_state(&e->remote) == CHANNEL_ENDED;
     watch_failure(e);
     bool never_ready = e->state == ENGINE_LOADING && e->ready_ns == 0;
+    bool says_why = remote_state(&e->remote) == CHANNEL_FAILED; // e->failure has it
     int status = remote_reap(&e->remote);
-    if (!as_told && !(never_ready && e->failure.code))
+    if (!as_told && !says_why)
         (void)iso_fail(&e->failure, ISO_E_IO, 0, "unit",
                        WIFSIGNALED(status) ? "the unit process was ended by signal %d"
                                            : "the unit process ended with code %d",
@@ -298,8 +299,9 @@ static enum iso_err check_account(struct engine *e, uint64_t available, struct i
     const struct plan_header *h = &e->language.header;
     uint64_t weights = h->sections[PLAN_WEIGHTS].bytes;
     const struct channel_shape shape = {h->limits, h->model.hidden};
+    // The front is a process, too.
     e->account = account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights,
-                            e->config.channel.threads, language_bytes(&h->limits) + channel_bytes(&shape));
+                            e->config.channel.threads, language_bytes(&h->limits) + channel_bytes(&shape) + ACCOUNT_IMAGE_BYTES);
     uint64_t total = account_total(&e->account), pool = e->config.channel.pool_bytes_max;
     if (pool > 0 && total > pool)
         return does_not_fit(total, "the unit's pool has", pool, reterr);

@@ -448,6 +448,18 @@ static int on_sweep(sd_event_source *source, uint64_t due_us, void *context)
 
 // ---- The caller's side ----
 
+void http_client(const struct http_request *r, char *out)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t length = sizeof a;
+    (void)getpeername(r->c->fd, (struct sockaddr *)&a, &length);
+    const void *address = a.ss_family == AF_INET6 ? (const void *)&((struct sockaddr_in6 *)&a)->sin6_addr
+                                                  : (const void *)&((struct sockaddr_in *)&a)->sin_addr;
+    if ((a.ss_family != AF_INET && a.ss_family != AF_INET6) ||
+        !inet_ntop(a.ss_family, address, out, HTTP_CLIENT_MAX))
+        out[0] = '\0';
+}
+
 const char *http_method(const struct http_request *r)
 {
     return r->method;

@@ -17,7 +17,8 @@
 #include "base/err.h"
 #include "base/strv.h"
 
-#define HTTP_REFUSALS 64
+#define HTTP_REFUSALS   64
+#define HTTP_CLIENT_MAX 48
 #define HTTP_HEAD_BYTES \
     ((size_t)32 << 10) // of a request's line and headers, with what the library keeps beside
 
@@ -57,6 +58,8 @@ uint32_t http_connections(const struct http *h);
 // Accepts no more connections; those that are there go on.
 void http_stop_accepting(struct http *h);
 
+// The client's address, without the port, into out[HTTP_CLIENT_MAX].
+void http_client(const struct http_request *r, char *out);
 const char *http_method(const struct http_request *r);
 const char *http_path(const struct http_request *r); // without the query, decoded
 // The value of a header, NULL where there is none; valid until the request is answered.

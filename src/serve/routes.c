@@ -71,6 +71,7 @@ static bool authorize(struct call *c)
         c->key = key;
         return true;
     }
+    c->refused_key = key;
     if (verdict == KEYS_TOO_OFTEN) {
         snprintf(text, sizeof text, "%" PRIu64, (retry_ms + 999) / 1000);
         c->retry_after_s = (uint32_t)num_min((retry_ms + 999) / 1000, UINT32_MAX);
@@ -98,7 +99,9 @@ static bool read_body(struct call *c)
 static void no_route(struct call *c, const struct route *other)
 {
     if (!other) {
-        call_error(c, 404, NULL, "not_found", "there is no %.200s here", http_path(c->request));
+        call_error(c, 404, NULL, "not_found",
+                   "there is no %.200s here; GET /v1/models and POST /v1/chat/completions are, among others",
+                   http_path(c->request));
         return;
     }
     http_add_header(c->request, "Allow", strcmp(other->method, "GET") == 0 ? "GET, HEAD" : other->method);
@@ -130,10 +133,12 @@ void routes_request(void *context, struct http_request *r)
 void routes_refused(void *context, struct http_request *r, unsigned status, const char *why)
 {
     struct server *s = context;
-    char id[SERVER_REQUEST_ID_MAX + 1];
+    char id[SERVER_REQUEST_ID_MAX + 1], client[HTTP_CLIENT_MAX];
+    http_client(r, client);
     call_request_id(s, r, id);
     log_write(&s->log, status >= 500 ? LOG_ERROR : LOG_INFO, "request", LOG_S("request_id", id),
-              LOG_S("endpoint", http_path(r)), LOG_U("status", status), LOG_S("error", why));
+              LOG_S("endpoint", http_path(r)), LOG_S("client", client), LOG_U("status", status),
+              LOG_S("error", why));
 }
 
 void routes_gone(void *context, struct http_request *r)

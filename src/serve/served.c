@@ -16,14 +16,6 @@ struct served *server_model(struct server *s, struct strv name)
     return any ? &s->models[0] : NULL;
 }
 
-bool server_is_ready(const struct server *s)
-{
-    for (uint32_t i = 0; i < s->n_models; i++)
-        if (!s->models[i].engine || s->models[i].engine->state != ENGINE_READY)
-            return false;
-    return !s->draining;
-}
-
 static void on_step(void *context, struct engine *e, uint64_t ns, uint32_t tokens)
 {
     struct served *m = context;
@@ -49,7 +41,8 @@ void served_sweep(struct server *s, bool all)
 static void log_engine(struct served *m, const struct engine *e, enum log_level level, const char *event)
 {
     log_write(&m->server->log, level, event, LOG_S("model", m->name), LOG_S("plan", e->language.hash),
-              LOG_U("pid", (uint64_t)e->pid), LOG_S("error", e->failure.code ? e->failure.text : ""));
+              LOG_U("pid", (uint64_t)e->pid),
+              LOG_S("error", level == LOG_ERROR && e->failure.code ? e->failure.text : ""));
 }
 
 static void reload_ended(struct served *m, unsigned status, const char *error)

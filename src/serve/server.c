@@ -237,10 +237,13 @@ static enum iso_err open_loop(struct server *s, struct iso_errinfo *reterr)
     return good ? ISO_OK : iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused an event loop");
 }
 
-static void close_all(struct server *s)
+static void close_all(struct server *s, bool as_told)
 {
+    s->closing = true;
     http_close(s->http);
     served_sweep(s, true);
+    if (as_told)
+        log_write(&s->log, LOG_INFO, "ended");
     sd_event_unref(s->loop);
     audit_close(&s->audit);
     keys_close(s->keys);
@@ -275,8 +278,6 @@ enum iso_err server_run(const struct serve_config *config, const struct server_p
         *reterr = s->failure;
         err = s->failure.code;
     }
-    if (!err)
-        log_write(&s->log, LOG_INFO, "ended");
-    close_all(s);
+    close_all(s, !err);
     return err;
 }

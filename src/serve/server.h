@@ -48,6 +48,7 @@ struct server {
     struct call *calls;      // all that are unanswered
     uint32_t n_calls, n_old; // engines that end once their requests did
     bool draining, ending;
+    bool closing;               // the loop has ended
     struct iso_errinfo failure; // why it ends; code 0: as told
     uint64_t started_s, serial; // unix time; of requests
     uint64_t instance;          // random: begins the ids of this server's answers

@@ -131,7 +131,7 @@ def serve(*args, binary=None, ready=True, env=None, cwd=None):
             return s.port
         s.wait(port, READY_SECONDS, "listening")
         if ready:
-            s.wait(lambda: s.get("/readyz")[0] == 200, READY_SECONDS, "ready")
+            s.wait(lambda: set(json.loads(s.get("/readyz")[2])["models"].values()) == {"ok"}, READY_SECONDS, "ready")
         yield s
         code = s.end()
         reader.join(10)

@@ -138,7 +138,7 @@ def test_settings_of_a_file_and_flags_over_it(tmp_path):
     ("model: x.plan\nlimits:\n  queue: -1\n", 3, "limits.queue"),
     ("model: x.plan\nlimits:\n  queue: 5\n  queue: 6\n", 4, "twice"),
     ("model: x.plan\nlog:\n  level: loud\n", 3, "error, warn, info or debug"),
-    ("model: x.plan\nlisten: localhost:80\n", 2, "listen"),
+    ("model: x.plan\nlisten: somewhere:80\n", 2, "listen"),
     ("model: x.plan\ninsecure: maybe\n", 2, "insecure"),
     ("model: x.plan\nlimits: [\n", 2, "limits is a list"),
     ("model: x.plan\n\tqueue: 5\n", 2, "tab"),
@@ -184,7 +184,7 @@ def test_a_file_starts_a_server(tmp_path, served_plan):
         for name in ("one", "two"):
             answer = server.ok(CHAT, {"model": name, "messages": HELLO, "ignore_eos": True})
             assert answer["model"] == name and answer["usage"]["completion_tokens"] == 5
-        error_of(server.post(CHAT, {"messages": HELLO}), 404, "model_not_found")
+        error_of(server.post(CHAT, {"messages": HELLO}), 400, "invalid_value")
         assert server.metrics()["isochron_config_stale"] == 0
         file.write_text(file.read_text() + "# changed\n")
         assert server.metrics()["isochron_config_stale"] == 1
@@ -230,7 +230,7 @@ def test_requests_without_a_key(served_plan, keys):
         for headers in (ADMIN, USER, {"X-Api-Key": "user-key-00"}, {"Authorization": "bearer user-key-00"}):
             server.ok(COMPLETIONS, SHORT, headers=headers)
         assert server.metric('isochron_requests_refused_total{model_name="tiny",reason="auth"}') == 33
-        assert "key=user" in server.wait_log(r"endpoint=/v1/completions key=user")
+        assert "key=user" in server.wait_log(r"endpoint=/v1/completions client=127.0.0.1 key=user")
         assert not any("admin-key-0" in line for line in server.log)
 
 
@@ -496,7 +496,8 @@ def test_replay_says_the_same(audited):
     assert f"{audited.n} answers are the same, 0 differ" in r.out.decode(), r
     for options in (["--threads", 1, "--isa", "c"], ["--model", audited.plan, "--threads", 2]):
         r = ok("replay", audited.tokens, "--json", *options)
-        assert r.json == {"same": audited.n, "different": 0, "impossible": 0, "differences": []}
+        assert r.json == {"same": audited.n, "different": 0, "impossible": 0, "unreadable": 0,
+                          "differences": []}
     lines = [json.loads(line) for line in audited.tokens.read_text().splitlines()]
     name = ok("inspect", audited.plan, "--json").json["hash"]
     assert len(lines) == audited.n and {line["plan"] for line in lines} == {name}
@@ -525,6 +526,9 @@ def test_replay_finds_what_was_changed(audited, tmp_path):
     change(5, lambda line: line.update(digest=line["digest"][:-1] + ("0" if line["digest"][-1] != "0" else "1")))
     change(1, lambda line: line["params"].update(seed="8"))
     change(3, lambda line: line["params"].update(temperature=0.7))
+    change(0, lambda line: line.update(finish_reason="stop" if line["finish_reason"] != "stop" else "length"))
+    change(1, lambda line: line.update(output_tokens=77))
+    change(2, lambda line: line.update(prompt_tokens=1))
     embedding = next(i for i, line in enumerate(lines) if '"embedded"' in line)
     change(embedding, lambda line: line["prompt"].__setitem__(0, other(line["prompt"][0])))
 
@@ -535,13 +539,82 @@ def test_replay_of_what_it_cannot(audited, plan, served_plan, tmp_path):
     of_tokens, of_digests = (sorted(json.loads(line)["digest"] for line in path.read_text().splitlines())
                              for path in (audited.tokens, audited.digests))
     assert of_tokens == of_digests  # of two servers
-    refused(iso("replay", audited.tokens, "--model", served_plan), USAGE, "line 1", "plan")
+    r = iso("replay", audited.tokens, "--model", served_plan)
+    assert r.code == UNSUPPORTED and f"{audited.n} can't be answered again" in r.out.decode(), r
+    assert r.out.count(b"is not at hand: ") == 1 and str(served_plan) in r.out.decode(), r
     refused(iso("replay", tmp_path / "none"), cli.IO, "none")
     bad = tmp_path / "bad"
     for text in ("{}\n", "hello\n", audited.tokens.read_text()[:300]):
         bad.write_text(text)
         r = iso("replay", bad)
-        assert r.code == FORMAT and r.out == b"" and os.fsencode(f"isochron: {bad}: line 1: ") in r.err, r
+        assert r.code == FORMAT and b"line 1 can't be read: " in r.out, r
+    lines = audited.tokens.read_text().splitlines()
+    bad.write_text("\n".join([lines[0], lines[1][:200], *lines[2:], lines[1][:50]]))  # a full disk; a power cut
+    r = iso("replay", bad)
+    named = re.findall(r"^line (\d+) can't be read", r.out.decode(), re.M)
+    assert r.code == FORMAT and named == ["2", str(len(lines) + 1)], r
+    assert f"{audited.n - 1} answers are the same, 0 differ" in r.out.decode(), r
+
+
+def test_audit_of_what_was_cut_off(pair_plan, tmp_path):
+    """A client that leaves, a unit that dies, and a prompt without an answer: what there was is there, and replay agrees."""
+    audit = tmp_path / "audit.jsonl"
+    with serving.serve(pair_plan, "--audit", audit) as server:
+        server.ok(COMPLETIONS, {"prompt": "x", "max_tokens": 0, "echo": True})
+        server.ok(COMPLETIONS, {"prompt": "xy", "max_tokens": 0, "echo": True, "logprobs": 1})
+        for name in ("left", "died"):
+            stream = server.stream(COMPLETIONS, {"prompt": "a", "max_tokens": 200, "ignore_eos": True},
+                                   headers={"X-Request-Id": name})
+            for _ in range(5):
+                next(stream)
+            if name == "died":
+                os.kill(server.units()[0]["pid"], signal.SIGKILL)
+                list(stream)
+            stream.close()
+            server.wait(lambda: name in audit.read_text(), what="an audit line")
+        server.wait(lambda: server.get("/readyz")[0] == 200, serving.READY_SECONDS, "ready again")
+    found = {line["request_id"]: line for line in map(json.loads, audit.read_text().splitlines())}
+    assert found["left"]["finish_reason"] == "abort" and found["died"]["finish_reason"] == "error"
+    assert found["left"]["output_tokens"] >= 4 and found["died"]["output_tokens"] >= 4
+    assert ok("replay", audit, "--json").json["same"] == 4
+    changed = json.loads(audit.read_text().splitlines()[2])
+    changed["output"][1] += 1
+    audit.write_text(json.dumps(changed) + "\n")
+    assert iso("replay", audit).code == CORRUPT
+
+
+def test_health_of_one_of_two(pair_plan, served_plan):
+    with serving.serve(f"a={pair_plan}", f"b={served_plan}") as server:
+        server.wait(lambda: server.get("/readyz?model=b")[0] == 200, what="b ready")
+        pid = next(u["pid"] for u in server.units() if u["model"] == "a")
+        os.kill(pid, signal.SIGKILL)
+        server.wait(lambda: server.get("/readyz?model=a")[0] == 503, what="a down")
+        status, _, body = server.get("/readyz")
+        assert status == 200 and json.loads(body)["models"]["b"] == "ok"
+        assert server.get("/readyz?model=none")[0] == 503
+        assert server.post(COMPLETIONS, {"prompt": "x"})[0] == 400  # which of the two?
+        server.wait(lambda: server.get("/readyz?model=a")[0] == 200, what="a again")
+
+
+def test_a_plan_that_changed_is_told_when_its_unit_restarts(served_plan, plan, tmp_path):
+    path = tmp_path / "model.plan"
+    path.write_bytes(served_plan.read_bytes())
+    with serving.serve(path) as server:
+        path.write_bytes(plan.read_bytes())  # in place: the file that is open is another now
+        os.kill(server.units()[0]["pid"], signal.SIGKILL)
+        server.wait_log(r"unit_died.*plan changed")
+        assert "changed" in server.units()[0]["last_failure"]
+
+
+@pytest.mark.parametrize("flag, says", [("--port", "--listen"), ("--host", "--listen"), ("--api-key", "--keys"),
+                                        ("--served-model-name", "--alias"), ("--parallel", "--slots")])
+def test_flags_of_other_servers(flag, says, served_plan):
+    cli.misused(iso("serve", served_plan, flag, "1"), flag, says)
+
+
+def test_short_flags(served_plan):
+    shown = ok("serve", "-m", served_plan, "-c", 100, "-np", 3, "--listen", "localhost:81", "--print-config").out.decode()
+    assert "max_seq_len: 100" in shown and "slots: 3" in shown and "127.0.0.1:81" in shown and str(served_plan) in shown
 
 
 # ---- Log and metrics ----
