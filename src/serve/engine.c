@@ -300,8 +300,9 @@ static enum iso_err check_account(struct engine *e, uint64_t available, struct i
     uint64_t weights = h->sections[PLAN_WEIGHTS].bytes;
     const struct channel_shape shape = {h->limits, h->model.hidden};
     // The front is a process, too.
-    e->account = account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights,
-                            e->config.channel.threads, language_bytes(&h->limits) + channel_bytes(&shape) + ACCOUNT_IMAGE_BYTES);
+    e->account =
+        account_of(h, weights, num_align(h->file_bytes, PLAN_ALIGN) - weights, e->config.channel.threads,
+                   language_bytes(&h->limits) + channel_bytes(&shape) + ACCOUNT_IMAGE_BYTES);
     uint64_t total = account_total(&e->account), pool = e->config.channel.pool_bytes_max;
     if (pool > 0 && total > pool)
         return does_not_fit(total, "the unit's pool has", pool, reterr);

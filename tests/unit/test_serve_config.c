@@ -189,12 +189,11 @@ static void test_several_models_and_units(void **state)
 static void test_addresses(void **state)
 {
     (void)state;
-    static const char *const GOOD[][3] = {{"\"[::1]:8000\"", "::1", "8000"},
-                                          {"0.0.0.0:0", "0.0.0.0", "0"},
-                                          {"\"[::]:65535\"", "::", "65535"},
-                                          {"'[FE80:0::1]:1'", "fe80::1", "1"},
-                                          {"255.1.2.3:80", "255.1.2.3", "80"}};
-    static const char *const BAD[] = {"localhost:80",
+    static const char *const GOOD[][3] = {
+        {"\"[::1]:8000\"", "::1", "8000"},   {"0.0.0.0:0", "0.0.0.0", "0"},
+        {"\"[::]:65535\"", "::", "65535"},   {"'[FE80:0::1]:1'", "fe80::1", "1"},
+        {"255.1.2.3:80", "255.1.2.3", "80"}, {"localhost:80", "127.0.0.1", "80"}};
+    static const char *const BAD[] = {"somewhere:80",
                                       ":80",
                                       "127.0.0.1",
                                       "127.0.0.1:",
