@@ -20,7 +20,9 @@ void api_ready(struct call *c); // /health, /readyz
 void api_drain(struct call *c);
 void api_reload(struct call *c);
 
-// Of server.c: the model that a name means, NULL: none. Loads a model's plan anew; `c` NULL: nobody waits for the answer.
+// Of served.c: the model that is called so, and the one that a request with this name means; NULL: none.
+struct served *server_model_named(struct server *s, struct strv name);
 struct served *server_model(struct server *s, struct strv name);
+// Loads a model's plan anew; `c` gets the answer.
 enum iso_err server_reload(struct served *m, struct call *c, struct iso_errinfo *reterr) ISO_MUST_USE;
 void server_set_draining(struct server *s, bool draining);

@@ -43,7 +43,7 @@ void api_reload(struct call *c)
         call_error(c, 400, "model", "invalid_value", "model must say which of the models");
         return;
     }
-    c->model = name ? server_model(c->server, wanted) : &c->server->models[0];
+    c->model = name ? server_model_named(c->server, wanted) : &c->server->models[0];
     if (!c->model) {
         call_error(c, 404, "model", "model_not_found", "there is no model \"%.*s\"", STRV_ARG(wanted));
         return;

@@ -36,8 +36,8 @@ void api_models(struct call *c)
 void api_model(struct call *c)
 {
     struct strv name = strv_from(http_path(c->request) + strlen("/v1/models/"));
-    struct served *m = server_model(c->server, name);
-    if (m && strv_is(name, m->name))
+    struct served *m = server_model_named(c->server, name);
+    if (m)
         call_json(c, 200, model_json(m));
     else
         call_error(c, 404, "model", "model_not_found",

@@ -58,11 +58,6 @@ struct call *call_open(struct server *s, struct http_request *r, const char *end
     hist_reset(&c->inter_token);
     buf_init(&c->out, CALL_OUT_MAX);
     http_set_data(r, c);
-    c->next = s->calls;
-    c->at = &s->calls;
-    if (c->next)
-        c->next->at = &c->next;
-    s->calls = c;
     s->n_calls++;
     return c;
 }
@@ -78,9 +73,6 @@ void call_close(struct call *c)
         keys_end(s->keys, c->key);
     if (c->model && c->model->reload == c)
         c->model->reload = NULL;
-    *c->at = c->next;
-    if (c->next)
-        c->next->at = c->at;
     s->n_calls--;
     free(c->choices);
     json_decref(c->body);

@@ -37,7 +37,6 @@ struct choice {
 struct call {
     struct server *server;
     struct http_request *request; // NULL: the client left
-    struct call *next, **at;      // in server->calls
     enum call_kind kind;
     const char *endpoint; // the path
     char request_id[SERVER_REQUEST_ID_MAX + 1], id[CALL_ID_MAX];

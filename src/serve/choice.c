@@ -191,6 +191,10 @@ static void take_token(struct choice *k, const struct channel_event *e)
         (void)finish(k);
         return;
     }
+    if (next == ANSWER_GO_ON && !k->job.engine) { // ended where nothing ends: the unit went astray
+        call_error(c, 503, NULL, "unit_failed", "the compute unit ended the answer untimely; try again");
+        return;
+    }
     if (next == ANSWER_RESUME)
         engine_resubmit(c->engine, &k->job);
     if (c->params.stream && !reply_is_empty(&k->reply)) {
@@ -214,6 +218,8 @@ static void take_score(struct choice *k, const struct channel_event *e)
         good = reply_add_text_logprob(&k->reply, l, s->prompt[k->scored], e, c->params.n_top);
     if (!good) {
         fail_memory(k);
+    } else if (e->finish != UNIT_RUNNING && e->finish != UNIT_SCORED) {
+        call_error(c, 503, NULL, "unit_failed", "the compute unit ended the answer untimely; try again");
     } else if (e->finish == UNIT_SCORED) {
         k->scoring = false;
         if (c->params.max_tokens_is_zero) {

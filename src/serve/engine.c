@@ -71,6 +71,8 @@ static void dispatch(struct engine *e)
         start_job(e, e->first);
     if (e->ending && e->n_waiting == 0 && e->remote_open && e->remote.n_free == limits_of(e)->slots)
         remote_end(&e->remote);
+    if (e->remote_open && e->remote.broken && e->remote.pid > 0) // its end is noticed by its pidfd
+        kill(e->remote.pid, SIGKILL);
 }
 
 static void add(struct engine *e, struct engine_job *j)
@@ -113,12 +115,6 @@ void engine_cancel(struct engine_job *j)
     dispatch(e);
 }
 
-uint32_t engine_free_slots(const struct engine *e)
-{
-    uint64_t busy = (uint64_t)e->n_running + e->n_waiting, slots = limits_of(e)->slots;
-    return busy < slots ? (uint32_t)(slots - busy) : 0;
-}
-
 // ---- What the unit says ----
 
 static void release_area(struct engine *e, uint32_t area)
@@ -136,8 +132,7 @@ static void take_event(struct engine *e, const struct channel_event *event)
         return;
     }
     struct engine_job *j = e->jobs[event->area];
-    bool ended = event->kind == CHANNEL_REFUSED || event->kind == CHANNEL_CANCELLED ||
-                 (event->kind == CHANNEL_TOKEN && event->finish != UNIT_RUNNING);
+    bool ended = channel_event_ends(event);
     if (ended)
         release_area(e, event->area);
     if (!j)
@@ -148,6 +143,13 @@ static void take_event(struct engine *e, const struct channel_event *event)
         j->calls->failed(j, (enum iso_err)event->err, "the unit refused the request");
     else
         j->calls->event(j, event);
+}
+
+static void take_events(struct engine *e)
+{
+    struct channel_event event;
+    while (remote_take(&e->remote, &event) == RING_TAKEN)
+        take_event(e, &event);
 }
 
 static void watch_failure(struct engine *e)
@@ -166,14 +168,10 @@ static int on_events(sd_event_source *source, int fd, uint32_t what, void *conte
 {
     (void)source, (void)what;
     struct engine *e = context;
-    struct channel_event event;
     uint64_t count;
     (void)!read(fd, &count, sizeof count);
     watch_failure(e);
-    while (remote_take(&e->remote, &event) == RING_TAKEN)
-        take_event(e, &event);
-    if (e->remote.broken) // its end is noticed by its pidfd
-        kill(e->remote.pid, SIGKILL);
+    take_events(e);
     dispatch(e);
     return 0;
 }
@@ -211,6 +209,7 @@ static void fail_jobs(struct engine *e, const char *why)
 }
 
 static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr);
+static void start_later(struct engine *e, bool was_steady);
 
 static int on_restart(sd_event_source *source, uint64_t due_us, void *context)
 {
@@ -220,17 +219,18 @@ static int on_restart(sd_event_source *source, uint64_t due_us, void *context)
     e->restart = sd_event_source_disable_unref(e->restart);
     e->restarts++;
     if (start_unit(e, &error)) {
-        e->failure = error;
-        set_state(e, ENGINE_FAILED);
+        e->failure = error; // no process, no memory: there may be some later
+        start_later(e, false);
+        set_state(e, ENGINE_DOWN);
     } else {
         set_state(e, ENGINE_LOADING);
     }
     return 0;
 }
 
-static void start_later(struct engine *e)
+static void start_later(struct engine *e, bool was_steady)
 {
-    if (e->ready_ns > 0 && clock_now_ns() - e->ready_ns > (uint64_t)ENGINE_STEADY_MS * 1000000)
+    if (was_steady)
         e->pause_ms = 0;
     e->pause_ms =
         e->pause_ms ? (uint32_t)num_min(2 * e->pause_ms, ENGINE_PAUSE_MAX_MS) : ENGINE_PAUSE_FIRST_MS;
@@ -243,8 +243,11 @@ static int on_death(sd_event_source *source, int fd, uint32_t what, void *contex
 {
     (void)source, (void)fd, (void)what;
     struct engine *e = context;
-    bool as_told = remote_state(&e->remote) == CHANNEL_ENDED;
+    bool as_told = remote_state(&e->remote) == CHANNEL_ENDED || e->killed;
     watch_failure(e);
+    take_events(e); // that came before
+    bool was_steady =
+        e->state == ENGINE_READY && clock_now_ns() - e->ready_ns > (uint64_t)ENGINE_STEADY_MS * 1000000;
     bool never_ready = e->state == ENGINE_LOADING && e->ready_ns == 0;
     bool says_why = remote_state(&e->remote) == CHANNEL_FAILED; // e->failure has it
     int status = remote_reap(&e->remote);
@@ -261,7 +264,7 @@ static int on_death(sd_event_source *source, int fd, uint32_t what, void *contex
     } else if (never_ready || e->ending) {
         set_state(e, ENGINE_FAILED);
     } else {
-        start_later(e);
+        start_later(e, was_steady);
         set_state(e, ENGINE_DOWN);
     }
     return 0;
@@ -281,8 +284,6 @@ static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr)
         close_remote(e);
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused to watch the unit");
     }
-    // Its last events come before its death.
-    (void)sd_event_source_set_priority(e->death, SD_EVENT_PRIORITY_IDLE);
     return ISO_OK;
 }
 
@@ -353,6 +354,11 @@ void engine_close(struct engine *e)
 void engine_end_when_idle(struct engine *e)
 {
     e->ending = true;
+    if (e->remote_open && e->state == ENGINE_LOADING) { // it looks at nothing until it is ready
+        e->killed = true;
+        kill(e->remote.pid, SIGKILL);
+        return;
+    }
     if (e->remote_open) {
         dispatch(e);
         return;

@@ -72,7 +72,8 @@ struct engine {
     int plan_fd;
     struct remote remote;
     bool remote_open, ending;
-    int pid; // of the unit process, also of one that ended
+    bool killed; // while it loaded, to end it
+    int pid;     // of the unit process, also of one that ended
     uint32_t pause_ms;
     uint64_t ready_ns, serial;
     struct engine_job *first, *last;         // that wait
@@ -97,5 +98,3 @@ void engine_resubmit(struct engine *e, struct engine_job *j);
 void engine_cancel(struct engine_job *j);
 // Ends the unit once nothing waits or runs. The state becomes ENGINE_GONE.
 void engine_end_when_idle(struct engine *e);
-// Answers that could begin at once.
-uint32_t engine_free_slots(const struct engine *e);

@@ -729,3 +729,11 @@ uint32_t http_connections(const struct http *h)
 {
     return h->n_connections;
 }
+
+uint32_t http_unsent(const struct http *h)
+{
+    uint32_t n = 0;
+    for (const struct connection *c = h->connections; c; c = c->next)
+        n += c->request && c->request->state == ANSWERING;
+    return n;
+}

@@ -55,6 +55,8 @@ enum iso_err http_set_certificate(struct http *h, const char *certificate, const
 // The port listened on.
 uint16_t http_port(const struct http *h);
 uint32_t http_connections(const struct http *h);
+// Answers that are complete, but not yet taken by their clients.
+uint32_t http_unsent(const struct http *h);
 // Accepts no more connections; those that are there go on.
 void http_stop_accepting(struct http *h);
 

@@ -7,11 +7,19 @@
 #include "base/pages.h"
 #include "serve/api.h"
 
-struct served *server_model(struct server *s, struct strv name)
+struct served *server_model_named(struct server *s, struct strv name)
 {
     for (uint32_t i = 0; i < s->n_models; i++)
         if (name.ptr && strv_is(name, s->models[i].name))
             return &s->models[i];
+    return NULL;
+}
+
+struct served *server_model(struct server *s, struct strv name)
+{
+    struct served *m = server_model_named(s, name);
+    if (m)
+        return m;
     bool any = s->config.any_model || (!name.ptr && s->n_models == 1);
     return any ? &s->models[0] : NULL;
 }
@@ -99,6 +107,8 @@ static void on_state(void *context, struct engine *e)
     struct served *m = context;
     struct server *s = m->server;
     bool current = e == m->engine, next = e == m->next;
+    if (e->closing)
+        return;
     if (e->state == ENGINE_READY && next) {
         take_next(m);
     } else if (e->state == ENGINE_READY && current) {

@@ -28,7 +28,7 @@
 void server_set_draining(struct server *s, bool draining)
 {
     s->draining = draining || s->ending;
-    if (!s->ending || s->n_calls > 0)
+    if (!s->ending || s->n_calls > 0 || http_unsent(s->http) > 0)
         return;
     bool any = s->n_old > 0;
     for (uint32_t i = 0; i < s->n_models; i++) {
@@ -110,9 +110,9 @@ static int on_turn(sd_event_source *source, void *context)
 {
     (void)source;
     struct server *s = context;
-    served_sweep(s, false);
     if (s->ending)
         server_set_draining(s, true);
+    served_sweep(s, false);
     return 0;
 }
 // ---- Beginning and end ----

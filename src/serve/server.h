@@ -28,7 +28,7 @@ struct served {
     bool is_compiled;      // from a model file, into the cache: reload can't see that one
     struct engine *engine; // that new requests go to; NULL: none yet
     struct engine *next;   // being loaded by a reload
-    struct call *reload;   // the request that waits for it; NULL: SIGHUP's, or its client left
+    struct call *reload;   // the request that waits for it; NULL: its client left
     struct metrics metrics;
     struct channel_config channel;
 };
@@ -45,8 +45,8 @@ struct server {
     uint32_t n_models;
     struct engine *engines; // all that are open
     const char *const *unit_argv;
-    struct call *calls;      // all that are unanswered
-    uint32_t n_calls, n_old; // engines that end once their requests did
+    uint32_t n_calls; // unanswered
+    uint32_t n_old;   // engines that end once their requests did
     bool draining, ending;
     bool closing;               // the loop has ended
     struct iso_errinfo failure; // why it ends; code 0: as told

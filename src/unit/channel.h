@@ -82,6 +82,13 @@ struct channel_event {
     struct token_logprob top[LOGPROBS_TOP_MAX];
 };
 
+// Whether the event ends its request, and its area is free.
+static inline bool channel_event_ends(const struct channel_event *e)
+{
+    return e->kind == CHANNEL_REFUSED || e->kind == CHANNEL_CANCELLED ||
+           (e->kind == CHANNEL_TOKEN && e->finish != UNIT_RUNNING);
+}
+
 // What the layout follows from.
 struct channel_shape {
     struct plan_limits limits;

@@ -123,17 +123,13 @@ void remote_cancel(struct remote *r, uint32_t area)
     r->cancelled[area] = true;
 }
 
-static bool ends(const struct channel_event *e)
-{
-    return e->kind == CHANNEL_REFUSED || e->kind == CHANNEL_CANCELLED ||
-           (e->kind == CHANNEL_TOKEN && e->finish != UNIT_RUNNING);
-}
-
 static bool can_be(const struct remote *r, const struct channel_event *e)
 {
     if (e->kind == CHANNEL_STEP)
         return true;
     if (e->serial == 0 || e->area >= r->channel.areas || r->serials[e->area] != e->serial)
+        return false;
+    if (e->kind == CHANNEL_CANCELLED && !r->cancelled[e->area])
         return false;
     if (e->kind > CHANNEL_CANCELLED || e->finish > UNIT_NONFINITE || e->err >= ISO_ERR_COUNT ||
         e->token >= r->vocab)
@@ -154,7 +150,7 @@ enum ring_taken remote_take(struct remote *r, struct channel_event *ret)
         r->broken = true;
         return RING_BROKEN;
     }
-    if (ends(ret)) {
+    if (channel_event_ends(ret)) {
         r->serials[ret->area] = 0;
         r->free_areas[r->n_free++] = ret->area;
     }

@@ -308,6 +308,7 @@ static void test_death_and_nonsense(void **state)
         {.kind = CHANNEL_TOKEN, .serial = 1, .area = UINT32_MAX},
         {.kind = CHANNEL_TOKEN, .serial = 0, .area = 1},
         {.kind = CHANNEL_STEP + 1, .serial = 1},
+        {.kind = CHANNEL_CANCELLED, .serial = 1}, // nobody asked
         {.kind = CHANNEL_TOKEN, .serial = 1, .finish = UNIT_NONFINITE + 1},
         {.kind = CHANNEL_TOKEN, .serial = 1, .token = VOCAB},
         {.kind = CHANNEL_TOKEN, .serial = 1, .top = {[3] = {.id = VOCAB}}},
