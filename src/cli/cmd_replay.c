@@ -243,7 +243,8 @@ static enum iso_err replay_answer(struct replay *r, const struct entry *e, char 
         const char *finish = spec->max_output > 0 ? answer_finish_name(&a) : "length";
         uint32_t n = cut ? (uint32_t)num_min(a.n_output, e->n_output) : a.n_output;
         json_t *params = audit_params(spec, choice);
-        audit_digest(r->hash, params, spec->prompt, spec->n_prompt, a.output, n, digest);
+        if (!err)
+            err = audit_digest(r->hash, params, spec->prompt, spec->n_prompt, a.output, n, digest);
         json_decref(params);
         *ret_same = n == e->n_output && (n == 0 || memcmp(a.output, e->output, n * sizeof *a.output) == 0) &&
                     (cut || strcmp(finish, e->finish) == 0);
@@ -267,8 +268,7 @@ static enum iso_err replay_embedding(struct replay *r, const struct entry *e, ch
         return err;
     struct unit_event event = next_event(r);
     audit_scale_row(unit_hidden(r->session.unit, event.row), n, r->row);
-    audit_digest_row(r->hash, e->prompt, e->n_prompt, r->row, n, digest);
-    return ISO_OK;
+    return audit_digest_row(r->hash, e->prompt, e->n_prompt, r->row, n, digest);
 }
 
 static void note_difference(struct replay *r, const struct entry *e, const char *digest)

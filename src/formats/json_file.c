@@ -84,3 +84,29 @@ const json_t *json_at(const json_t *object, struct strv path)
     }
     return json_is_null(object) ? NULL : object;
 }
+
+json_t *json_with(json_t *list, json_t *item)
+{
+    if (item && json_array_append_new(list, item) == 0) // which releases the item where it fails
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+json_t *json_having(json_t *object, const char *name, json_t *value)
+{
+    if (value && json_object_set_new(object, name, value) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int append(const char *bytes, size_t n, void *context)
+{
+    return buf_append(context, bytes, n) ? -1 : 0;
+}
+
+enum iso_err json_write(const json_t *value, size_t flags, struct buf *out)
+{
+    return value && json_dump_callback(value, append, out, flags) == 0 ? ISO_OK : ISO_E_NOMEM;
+}

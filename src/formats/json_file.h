@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/strv.h"
 
@@ -24,6 +25,13 @@ bool json_whole(const json_t *value, uint64_t max, uint64_t *ret);
 
 // A value by a path "a.b.c" of object keys, or NULL where there is none or it is null.
 const json_t *json_at(const json_t *object, struct strv path);
+
+// The list with the item behind, the object with the member; both are taken. NULL where memory was refused or one of them is NULL: so
+// what is built step by step is whole or not there, and json_pack's "o" carries the NULL on.
+json_t *json_with(json_t *list, json_t *item);
+json_t *json_having(json_t *object, const char *name, json_t *value);
+// Appends a value's text to the buffer; flags as json_dumps has them. ISO_E_NOMEM also where value is NULL.
+enum iso_err json_write(const json_t *value, size_t flags, struct buf *out) ISO_MUST_USE;
 
 static inline struct strv json_strv(const json_t *string)
 {

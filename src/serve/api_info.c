@@ -5,6 +5,7 @@
 
 #include "base/num.h"
 #include "kernels/kernels.h"
+#include "formats/json_file.h"
 #include "serve/api.h"
 
 static json_t *model_json(const struct served *m)
@@ -15,8 +16,8 @@ static json_t *model_json(const struct served *m)
     if (!e)
         return model;
     const struct plan_header *h = &e->language.header;
-    json_object_set_new(model, "max_model_len", json_integer(h->limits.max_seq_len));
-    json_object_set_new(model, "isochron",
+    model = json_having(model, "max_model_len", json_integer(h->limits.max_seq_len));
+    model = json_having(model, "isochron",
                         json_pack("{s:s, s:s, s:s, s:I, s:I, s:b, s:b}", "plan", e->language.hash,
                                   "architecture", h->model.arch, "name", h->model.name, "vocab",
                                   (json_int_t)h->model.vocab, "slots", (json_int_t)h->limits.slots, "chat",
@@ -29,7 +30,7 @@ void api_models(struct call *c)
     struct server *s = c->server;
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n_models; i++)
-        json_array_append_new(list, model_json(&s->models[i]));
+        list = json_with(list, model_json(&s->models[i]));
     call_json(c, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
@@ -69,7 +70,7 @@ static json_t *unit_json(const struct served *m, const struct engine *e)
     const struct channel_config *config = &e->config.channel;
     json_t *cpus = json_array();
     for (uint32_t i = 0; i < config->n_cpus; i++)
-        json_array_append_new(cpus, json_integer(config->cpus[i]));
+        cpus = json_with(cpus, json_integer(config->cpus[i]));
     json_t *unit = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:o}", "model", m->name,
                              "plan", e->language.hash, "state", state_name(e), "pid",
                              (json_int_t)e->remote.pid, "threads", (json_int_t)config->threads, "cpus", cpus,
@@ -79,15 +80,14 @@ static json_t *unit_json(const struct served *m, const struct engine *e)
     if (e->remote_open && e->state == ENGINE_READY) {
         struct channel_shared *shared = e->remote.channel.shared;
         uint32_t isa = shared->isa;
-        json_object_set_new(unit, "isa",
-                            isa < ISA_COUNT ? json_string(isa_name((enum isa)isa)) : json_null());
-        json_object_set_new(unit, "locked", json_boolean(shared->locked));
-        json_object_set_new(unit, "steps", json_integer((json_int_t)atomic_load(&shared->steps)));
-        json_object_set_new(unit, "kv_cache_usage",
-                            json_real((double)e->kv_blocks_used / (double)e->account.kv_blocks));
+        unit = json_having(unit, "isa", isa < ISA_COUNT ? json_string(isa_name((enum isa)isa)) : json_null());
+        unit = json_having(unit, "locked", json_boolean(shared->locked));
+        unit = json_having(unit, "steps", json_integer((json_int_t)atomic_load(&shared->steps)));
+        unit = json_having(unit, "kv_cache_usage",
+                           json_real((double)e->kv_blocks_used / (double)e->account.kv_blocks));
     }
     if (e->failure.code)
-        json_object_set_new(unit, "last_failure", json_string(e->failure.text));
+        unit = json_having(unit, "last_failure", json_string(e->failure.text));
     return unit;
 }
 
@@ -98,9 +98,9 @@ void api_units(struct call *c)
     for (uint32_t i = 0; i < s->n_models; i++) {
         const struct served *m = &s->models[i];
         if (m->engine)
-            json_array_append_new(list, unit_json(m, m->engine));
+            list = json_with(list, unit_json(m, m->engine));
         if (m->next)
-            json_array_append_new(list, unit_json(m, m->next));
+            list = json_with(list, unit_json(m, m->next));
     }
     call_json(c, 200,
               json_pack("{s:o, s:b, s:I}", "units", list, "draining", (int)s->draining, "ending_units",
@@ -188,7 +188,7 @@ void api_ready(struct call *c)
             continue;
         if (!status || strcmp(status, "ok") != 0)
             status = readiness(m);
-        json_object_set_new(models, m->name, json_string(readiness(m)));
+        models = json_having(models, m->name, json_string(readiness(m)));
     }
     status = !status ? "no such model" : s->draining ? "draining" : status;
     bool good = strcmp(status, "ok") == 0;

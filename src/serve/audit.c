@@ -12,6 +12,7 @@
 
 #include "base/dmath.h"
 #include "base/num.h"
+#include "formats/json_file.h"
 
 #define DIGEST_BYTES 32
 _Static_assert(AUDIT_DIGEST_HEX == 2 * DIGEST_BYTES + 1, "two digits a byte");
@@ -22,7 +23,7 @@ static json_t *bias_list(const struct answer_spec *s)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->sampling.n_bias; i++)
-        json_array_append_new(list, json_pack("[I, f]", (json_int_t)s->bias[i].id, (double)s->bias[i].bias));
+        list = json_with(list, json_pack("[I, f]", (json_int_t)s->bias[i].id, (double)s->bias[i].bias));
     return list;
 }
 
@@ -30,7 +31,7 @@ static json_t *stop_list(const struct answer_spec *s)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n_stop; i++)
-        json_array_append_new(list, json_stringn(s->stop[i], s->stop_bytes[i]));
+        list = json_with(list, json_stringn(s->stop[i], s->stop_bytes[i]));
     return list;
 }
 
@@ -48,12 +49,12 @@ json_t *audit_params(const struct answer_spec *s, uint32_t choice)
                   "ignore_eos", (int)s->ignore_eog, "logit_bias", bias_list(s), "stop", stop_list(s));
     if (!params || !s->split)
         return params;
-    json_object_set_new(params, "style", json_integer(s->style));
-    json_object_set_new(params, "thinking", json_integer(s->thinking));
+    params = json_having(params, "style", json_integer(s->style));
+    params = json_having(params, "thinking", json_integer(s->thinking));
     if (s->thinking_budget != ANSWER_NO_BUDGET)
-        json_object_set_new(params, "thinking_budget", json_integer(s->thinking_budget));
+        params = json_having(params, "thinking_budget", json_integer(s->thinking_budget));
     if (s->forced[0])
-        json_object_set_new(params, "forced", json_string(s->forced));
+        params = json_having(params, "forced", json_string(s->forced));
     return params;
 }
 
@@ -168,8 +169,9 @@ static int add_text(const char *bytes, size_t n, void *context)
     return crypto_generichash_update(context, (const unsigned char *)bytes, n);
 }
 
-static void digest(const char *plan_hash, const json_t *params, const uint32_t *prompt, uint32_t n_prompt,
-                   const void *output, uint32_t n_output, char out[AUDIT_DIGEST_HEX])
+static enum iso_err digest(const char *plan_hash, const json_t *params, const uint32_t *prompt,
+                           uint32_t n_prompt, const void *output, uint32_t n_output,
+                           char out[AUDIT_DIGEST_HEX])
 {
     static const char HEAD[] = "isochron-answer-1\n";
     crypto_generichash_state h;
@@ -178,18 +180,21 @@ static void digest(const char *plan_hash, const json_t *params, const uint32_t *
     add_text(HEAD, sizeof HEAD - 1, &h);
     add_text(plan_hash, strlen(plan_hash), &h);
     add_text("\n", 1, &h);
-    (void)json_dump_callback(params, add_text, &h, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!params || json_dump_callback(params, add_text, &h, JSON_COMPACT | JSON_SORT_KEYS))
+        return ISO_E_NOMEM;
     add_text("\n", 1, &h);
     add_list(&h, prompt, n_prompt, sizeof *prompt);
     add_list(&h, output, n_output, sizeof(uint32_t));
     crypto_generichash_final(&h, bytes, sizeof bytes);
     sodium_bin2hex(out, AUDIT_DIGEST_HEX, bytes, sizeof bytes);
+    return ISO_OK;
 }
 
-void audit_digest(const char *plan_hash, const json_t *params, const uint32_t *prompt, uint32_t n_prompt,
-                  const uint32_t *output, uint32_t n_output, char out[AUDIT_DIGEST_HEX])
+enum iso_err audit_digest(const char *plan_hash, const json_t *params, const uint32_t *prompt,
+                          uint32_t n_prompt, const uint32_t *output, uint32_t n_output,
+                          char out[AUDIT_DIGEST_HEX])
 {
-    digest(plan_hash, params, prompt, n_prompt, output, n_output, out);
+    return digest(plan_hash, params, prompt, n_prompt, output, n_output, out);
 }
 
 void audit_scale_row(const float *row, uint32_t n, float *ret)
@@ -202,13 +207,14 @@ void audit_scale_row(const float *row, uint32_t n, float *ret)
         ret[i] = (float)((double)row[i] * scale);
 }
 
-void audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt, const float *row,
-                      uint32_t n, char out[AUDIT_DIGEST_HEX])
+enum iso_err audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt,
+                              const float *row, uint32_t n, char out[AUDIT_DIGEST_HEX])
 {
     _Static_assert(sizeof(float) == sizeof(uint32_t), "a list of words");
     json_t *none = json_object();
-    digest(plan_hash, none, prompt, n_prompt, row, n, out);
+    enum iso_err err = digest(plan_hash, none, prompt, n_prompt, row, n, out);
     json_decref(none);
+    return err;
 }
 
 // ---- The file ----
@@ -252,7 +258,7 @@ static json_t *id_list(const uint32_t *ids, uint32_t n)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer(ids[i]));
+        list = json_with(list, json_integer(ids[i]));
     return list;
 }
 
@@ -270,10 +276,10 @@ static json_t *entry_json(const struct audit *a, const struct audit_entry *e)
                   (json_int_t)e->n_output, "digest", e->digest);
     if (!line || !a->tokens)
         return line;
-    json_object_set(line, "params", e->params ? (json_t *)e->params : json_null());
-    json_object_set_new(line, "prompt", id_list(e->prompt, e->n_prompt));
+    line = json_having(line, "params", e->params ? json_incref((json_t *)e->params) : json_null());
+    line = json_having(line, "prompt", id_list(e->prompt, e->n_prompt));
     if (e->params)
-        json_object_set_new(line, "output", id_list(e->output, e->n_output));
+        line = json_having(line, "output", id_list(e->output, e->n_output));
     return line;
 }
 
@@ -293,11 +299,6 @@ static enum iso_err write_line(struct audit *a, struct buf *line, struct iso_err
                     n < 0 ? strerror(errno) : "no space left");
 }
 
-static int append(const char *bytes, size_t n, void *context)
-{
-    return buf_append(context, bytes, n) ? -1 : 0;
-}
-
 enum iso_err audit_write(struct audit *a, const struct audit_entry *e, struct iso_errinfo *reterr)
 {
     struct buf line;
@@ -305,8 +306,8 @@ enum iso_err audit_write(struct audit *a, const struct audit_entry *e, struct is
         return ISO_OK;
     json_t *json = entry_json(a, e);
     buf_init(&line, AUDIT_LINE_MAX);
-    bool made = json && (!a->broken_line || !buf_append_byte(&line, '\n')) &&
-                json_dump_callback(json, append, &line, JSON_COMPACT) == 0 && !buf_append_byte(&line, '\n');
+    bool made = (!a->broken_line || !buf_append_byte(&line, '\n')) &&
+                !json_write(json, JSON_COMPACT, &line) && !buf_append_byte(&line, '\n');
     enum iso_err err =
         made ? write_line(a, &line, reterr)
              : iso_fail(reterr, ISO_E_NOMEM, 0, "audit.file", "the system refused memory for an audit line");

@@ -20,13 +20,14 @@ json_t *audit_params(const struct answer_spec *s, uint32_t choice); // NULL: no 
 enum iso_err audit_spec(const json_t *params, uint32_t n_prompt, struct answer_spec **ret,
                         uint32_t *ret_choice, struct iso_errinfo *reterr) ISO_MUST_USE;
 
-void audit_digest(const char *plan_hash, const json_t *params, const uint32_t *prompt, uint32_t n_prompt,
-                  const uint32_t *output, uint32_t n_output, char out[AUDIT_DIGEST_HEX]);
+enum iso_err audit_digest(const char *plan_hash, const json_t *params, const uint32_t *prompt,
+                          uint32_t n_prompt, const uint32_t *output, uint32_t n_output,
+                          char out[AUDIT_DIGEST_HEX]) ISO_MUST_USE;
 // Scales a row to length 1, as embeddings are given. f32[n] both.
 void audit_scale_row(const float *row, uint32_t n, float *ret);
 // Of an embedding: the parameters are {}, the output is the row's floats.
-void audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt, const float *row,
-                      uint32_t n, char out[AUDIT_DIGEST_HEX]);
+enum iso_err audit_digest_row(const char *plan_hash, const uint32_t *prompt, uint32_t n_prompt,
+                              const float *row, uint32_t n, char out[AUDIT_DIGEST_HEX]) ISO_MUST_USE;
 
 struct audit {
     int fd;      // -1: no audit

@@ -10,10 +10,11 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/num.h"
+#include "formats/json_file.h"
 #include "serve/choice.h"
 #include "serve/error_body.h"
 
-#define CALL_OUT_MAX (1024 * MIB)
+#define CALL_OUT_MAX (256 * MIB)
 
 // ---- Arrival and end ----
 
@@ -88,7 +89,7 @@ void call_gone(struct call *c)
         choice_abandon(&c->choices[i], METRICS_ABORT);
     call_log(c, 499,
              c->server->closing  ? "the server was ended"
-             : c->client_is_slow ? "the client reads too slowly"
+             : c->client_is_slow ? "the client left, or reads too slowly"
                                  : "the client left");
     call_close(c);
 }
@@ -159,15 +160,10 @@ void call_text(struct call *c, unsigned status, const char *content_type, struct
     call_close(c);
 }
 
-static int append(const char *bytes, size_t n, void *context)
-{
-    return buf_append(context, bytes, n) ? -1 : 0;
-}
-
 void call_json(struct call *c, unsigned status, json_t *json)
 {
     buf_reset(&c->out);
-    bool made = json && json_dump_callback(json, append, &c->out, JSON_COMPACT) == 0;
+    bool made = json_write(json, JSON_COMPACT, &c->out) == ISO_OK;
     json_decref(json);
     if (!made)
         call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the answer");
@@ -180,8 +176,7 @@ void call_send(struct call *c, json_t *chunk)
     char id[40];
     snprintf(id, sizeof id, "id: %" PRIu64 "\ndata: ", ++c->events);
     buf_reset(&c->out);
-    bool made = chunk && !buf_append_strv(&c->out, strv_from(id)) &&
-                json_dump_callback(chunk, append, &c->out, JSON_COMPACT) == 0 &&
+    bool made = !buf_append_strv(&c->out, strv_from(id)) && !json_write(chunk, JSON_COMPACT, &c->out) &&
                 !buf_append_strv(&c->out, STRV_LIT("\n\n"));
     json_decref(chunk);
     if (!c->request)

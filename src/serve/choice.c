@@ -62,15 +62,17 @@ static void write_audit(struct choice *k, const json_t *params, const uint32_t *
     }
 }
 
-static void make_digest(struct choice *k, const char *finish)
+static enum iso_err make_digest(struct choice *k, const char *finish)
 {
     const struct answer_spec *s = spec_of(k);
     const struct answer *a = &k->answer;
     json_t *params = audit_params(s, a->choice);
-    audit_digest(k->call->engine->language.hash, params, s->prompt, s->n_prompt, a->output, a->n_output,
-                 k->digest);
-    write_audit(k, params, a->output, a->n_output, finish);
+    enum iso_err err = audit_digest(k->call->engine->language.hash, params, s->prompt, s->n_prompt, a->output,
+                                    a->n_output, k->digest);
+    if (!err)
+        write_audit(k, params, a->output, a->n_output, finish);
     json_decref(params);
+    return err;
 }
 
 void choice_abandon(struct choice *k, enum metrics_finish finish)
@@ -78,8 +80,13 @@ void choice_abandon(struct choice *k, enum metrics_finish finish)
     if (k->ended)
         return;
     if (k->is_open && k->answer.n_output > 0) // what the client has may be asked for
-        make_digest(k, finish == METRICS_ABORT ? "abort" : "error");
+        (void)!make_digest(k, finish == METRICS_ABORT ? "abort" : "error");
     choice_count(k, finish);
+}
+
+static void fail_memory(struct choice *k)
+{
+    call_error(k->call, 503, NULL, "out_of_memory", "the system refused memory for the answer");
 }
 
 // True: that was the call's last one, and the call is gone.
@@ -87,8 +94,10 @@ static bool finish(struct choice *k)
 {
     struct call *c = k->call;
     engine_cancel(&k->job);
-    if (c->kind != CALL_EMBEDDING)
-        make_digest(k, choice_finish(k));
+    if (c->kind != CALL_EMBEDDING && make_digest(k, choice_finish(k))) {
+        fail_memory(k);
+        return true;
+    }
     choice_count(k, k->answer.finish == ANSWER_LENGTH ? METRICS_LENGTH : METRICS_STOP);
     c->n_ended++;
     if (c->params.stream) {
@@ -157,20 +166,12 @@ static void note_time(struct choice *k)
               LOG_U("choice", k->index), LOG_U("n", k->answer.n_output));
 }
 
-static bool note_logprob(struct choice *k, const struct channel_event *e)
+static enum iso_err note_logprob(struct choice *k, const struct channel_event *e)
 {
-    const struct call *c = k->call;
-    uint32_t n_top = c->params.n_top;
+    uint32_t n_top = k->call->params.n_top;
     if (n_top == LOGPROBS_NONE || e->finish == UNIT_EOG)
-        return true;
-    if (c->kind == CALL_CHAT)
-        return reply_add_chat_logprob(&k->reply, &c->engine->language, e, n_top);
-    return reply_add_text_logprob(&k->reply, &c->engine->language, e->token, e, n_top);
-}
-
-static void fail_memory(struct choice *k)
-{
-    call_error(k->call, 503, NULL, "out_of_memory", "the system refused memory for the answer");
+        return ISO_OK;
+    return reply_add_prob(&k->reply, e->token, e, n_top);
 }
 
 static void take_token(struct choice *k, const struct channel_event *e)
@@ -179,7 +180,7 @@ static void take_token(struct choice *k, const struct channel_event *e)
     struct iso_errinfo error;
     enum answer_next next;
     note_time(k);
-    if (!note_logprob(k, e)) {
+    if (note_logprob(k, e)) {
         fail_memory(k);
         return;
     }
@@ -210,13 +211,12 @@ static void take_score(struct choice *k, const struct channel_event *e)
 {
     struct call *c = k->call;
     const struct answer_spec *s = spec_of(k);
-    const struct language *l = &c->engine->language;
-    bool good = true;
+    enum iso_err err = ISO_OK;
     if (k->scored == 0)
-        good = reply_add_text_logprob(&k->reply, l, s->prompt[0], NULL, 0);
-    if (good && ++k->scored < s->n_prompt)
-        good = reply_add_text_logprob(&k->reply, l, s->prompt[k->scored], e, c->params.n_top);
-    if (!good) {
+        err = reply_add_prob(&k->reply, s->prompt[0], NULL, 0);
+    if (!err && ++k->scored < s->n_prompt)
+        err = reply_add_prob(&k->reply, s->prompt[k->scored], e, c->params.n_top);
+    if (err) {
         fail_memory(k);
     } else if (e->finish != UNIT_RUNNING && e->finish != UNIT_SCORED) {
         call_error(c, 503, NULL, "unit_failed", "the compute unit ended the answer untimely; try again");
@@ -244,7 +244,10 @@ static void take_row(struct choice *k, const struct channel_event *e)
     }
     audit_scale_row(row, n, k->row);
     const struct answer_spec *s = spec_of(k);
-    audit_digest_row(c->engine->language.hash, s->prompt, s->n_prompt, k->row, n, k->digest);
+    if (audit_digest_row(c->engine->language.hash, s->prompt, s->n_prompt, k->row, n, k->digest)) {
+        fail_memory(k);
+        return;
+    }
     write_audit(k, NULL, NULL, 0, "embedded");
     k->answer.finish = ANSWER_STOP;
     (void)finish(k);
@@ -291,7 +294,7 @@ enum iso_err choice_init(struct call *c, uint32_t index, struct iso_errinfo *ret
     uint64_t seeds[] = {s->sampling.seed, hash64(s->prompt, s->n_prompt * sizeof *s->prompt), index};
     *k = (struct choice){.call = c, .index = index, .prompt = index / p->n};
     k->job = (struct engine_job){.calls = &CALLS, .n_top = p->n_top, .embed = c->kind == CALL_EMBEDDING};
-    reply_init(&k->reply, hash64(seeds, sizeof seeds));
+    reply_init(&k->reply, c->engine->language.tokenizer, hash64(seeds, sizeof seeds));
     k->scoring = p->echo && p->n_top != LOGPROBS_NONE;
     if (p->echo && c->kind != CALL_CHAT && reply_add(&k->reply, SPLIT_CONTENT, 0, c->prompt_texts[k->prompt]))
         return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the answers");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "formats/json_file.h"
 #include "serve/choice.h"
 
 static bool is_chat(const struct call *c)
@@ -41,7 +42,7 @@ static json_t *usage_of(const struct call *c, uint32_t prompt)
                               "completion_tokens", (json_int_t)out, "total_tokens", (json_int_t)(in + out),
                               "prompt_tokens_details", "cached_tokens", (json_int_t)cached);
     if (is_chat(c))
-        json_object_set_new(usage, "completion_tokens_details",
+        usage = json_having(usage, "completion_tokens_details",
                             json_pack("{s:I}", "reasoning_tokens", (json_int_t)reasoning));
     return usage;
 }
@@ -61,15 +62,15 @@ static json_t *choice_json(const struct choice *k, uint32_t index)
     json_t *text =
         chat ? reply_message(r) : json_stringn(r->content.len ? (char *)r->content.ptr : "", r->content.len);
     return json_pack("{s:I, s:o, s:o, s:s, s:o}", "index", (json_int_t)index, chat ? "message" : "text", text,
-                     "logprobs", reply_logprobs(r, chat), "finish_reason", choice_finish(k), "isochron",
-                     proof_of(k));
+                     "logprobs", reply_logprobs(r, &k->call->engine->language, chat), "finish_reason",
+                     choice_finish(k), "isochron", proof_of(k));
 }
 
 static json_t *completion_json(const struct call *c, uint32_t first, uint32_t n, uint32_t prompt)
 {
     json_t *choices = json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(choices, choice_json(&c->choices[first + i], i));
+        choices = json_with(choices, choice_json(&c->choices[first + i], i));
     return json_pack("{s:o, s:s, s:I, s:s, s:s, s:o, s:o}", "id", id_of(c), "object",
                      is_chat(c) ? "chat.completion" : "text_completion", "created", (json_int_t)c->created,
                      "model", c->model->name, "system_fingerprint", c->engine->language.hash, "choices",
@@ -80,7 +81,7 @@ static json_t *batch_json(const struct call *c)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < c->n_choices; i++)
-        json_array_append_new(list, completion_json(c, i, 1, i));
+        list = json_with(list, completion_json(c, i, 1, i));
     return json_pack("{s:o, s:s, s:I, s:s, s:s, s:o, s:o}", "id", id_of(c), "object", "batch_completion",
                      "created", (json_int_t)c->created, "model", c->model->name, "system_fingerprint",
                      c->engine->language.hash, "completions", list, "usage", usage_of(c, c->n_specs));
@@ -92,7 +93,7 @@ static json_t *row_json(const struct choice *k)
     if (!k->call->params.base64) {
         json_t *list = json_array();
         for (uint32_t i = 0; i < n; i++)
-            json_array_append_new(list, json_real((double)k->row[i]));
+            list = json_with(list, json_real((double)k->row[i]));
         return list;
     }
     size_t bytes = n * sizeof *k->row, max = sodium_base64_ENCODED_LEN(bytes, sodium_base64_VARIANT_ORIGINAL);
@@ -111,9 +112,9 @@ static json_t *embeddings_json(const struct call *c)
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) {
         tokens += c->specs[i]->n_prompt;
-        json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "object", "embedding", "index",
-                                              (json_int_t)i, "embedding", row_json(&c->choices[i])));
-        json_array_append_new(proofs, json_string(c->choices[i].digest));
+        list = json_with(list, json_pack("{s:s, s:I, s:o}", "object", "embedding", "index", (json_int_t)i,
+                                         "embedding", row_json(&c->choices[i])));
+        proofs = json_with(proofs, json_string(c->choices[i].digest));
     }
     return json_pack("{s:s, s:o, s:s, s:s, s:{s:I, s:I}, s:{s:o}}", "object", "list", "data", list, "model",
                      c->model->name, "system_fingerprint", c->engine->language.hash, "usage", "prompt_tokens",
@@ -129,7 +130,7 @@ static json_t *chunk_json(const struct call *c, json_t *choices, json_t *usage)
                               (json_int_t)c->created, "model", c->model->name, "system_fingerprint",
                               c->engine->language.hash, "choices", choices);
     if (c->params.include_usage)
-        json_object_set_new(chunk, "usage", usage ? usage : json_null());
+        chunk = json_having(chunk, "usage", usage ? usage : json_null());
     return chunk;
 }
 
@@ -141,9 +142,10 @@ json_t *complete_chunk(const struct choice *k, const char *finish, bool first)
     json_t *text = chat ? reply_delta(r, first)
                         : json_stringn(r->content.len ? (char *)r->content.ptr : "", r->content.len);
     json_t *choice = json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)k->index, chat ? "delta" : "text",
-                               text, "logprobs", reply_logprobs(r, chat), "finish_reason", or_null(finish));
+                               text, "logprobs", reply_logprobs(r, &k->call->engine->language, chat),
+                               "finish_reason", or_null(finish));
     if (finish)
-        json_object_set_new(choice, "isochron", proof_of(k));
+        choice = json_having(choice, "isochron", proof_of(k));
     return chunk_json(c, json_pack("[o]", choice), NULL);
 }
 

@@ -2,6 +2,8 @@
 
 #include <jansson.h>
 
+#include "formats/json_file.h"
+
 const char *error_type(unsigned status)
 {
     switch (status) {
@@ -18,18 +20,13 @@ const char *error_type(unsigned status)
     }
 }
 
-static int append(const char *bytes, size_t n, void *context)
-{
-    return buf_append(context, bytes, n) ? -1 : 0;
-}
-
 enum iso_err error_body(struct buf *b, unsigned status, const char *message, const char *param,
                         const char *code)
 {
     json_t *json = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", message, "type",
                              error_type(status), "param", param, "code", code);
     buf_reset(b);
-    enum iso_err err = json && json_dump_callback(json, append, b, JSON_COMPACT) == 0 ? ISO_OK : ISO_E_NOMEM;
+    enum iso_err err = json_write(json, JSON_COMPACT, b);
     json_decref(json);
     return err;
 }

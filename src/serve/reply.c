@@ -6,10 +6,13 @@
 
 #include "base/num.h"
 #include "base/utf8.h"
+#include "formats/json_file.h"
 
-void reply_init(struct reply *r, uint64_t call_seed)
+void reply_init(struct reply *r, const struct tokenizer *t, uint64_t call_seed)
 {
     *r = (struct reply){.call_seed = call_seed};
+    detok_init(&r->detok, t);
+    buf_init(&r->probs, REPLY_TEXT_MAX);
     buf_init(&r->content, REPLY_TEXT_MAX);
     buf_init(&r->reasoning, REPLY_TEXT_MAX);
 }
@@ -27,7 +30,7 @@ void reply_deinit(struct reply *r)
     free(r->calls);
     buf_deinit(&r->content);
     buf_deinit(&r->reasoning);
-    json_decref(r->logprobs);
+    buf_deinit(&r->probs);
     *r = (struct reply){0};
 }
 
@@ -36,13 +39,12 @@ void reply_reset(struct reply *r)
     clear_calls(r);
     buf_reset(&r->content);
     buf_reset(&r->reasoning);
-    json_decref(r->logprobs);
-    r->logprobs = NULL;
+    buf_reset(&r->probs);
 }
 
 bool reply_is_empty(const struct reply *r)
 {
-    return r->content.len == 0 && r->reasoning.len == 0 && r->n_calls == 0 && !r->logprobs;
+    return r->content.len == 0 && r->reasoning.len == 0 && r->n_calls == 0 && r->probs.len == 0;
 }
 
 // ---- Pieces ----
@@ -102,24 +104,26 @@ static void call_id(const struct reply *r, uint32_t index, char out[10])
 }
 
 // `chunk`: with the number, and with what is new alone.
+static json_t *call_json(const struct reply *r, const struct reply_call *c, bool chunk)
+{
+    char id[10];
+    call_id(r, c->index, id);
+    json_t *function = json_pack("{s:o}", "arguments", string_of(&c->arguments));
+    if (c->named)
+        function = json_having(function, "name", json_string(c->name));
+    json_t *call = json_pack("{s:o}", "function", function);
+    if (c->named) {
+        call = json_having(call, "id", json_string(id));
+        call = json_having(call, "type", json_string("function"));
+    }
+    return chunk ? json_having(call, "index", json_integer(c->index)) : call;
+}
+
 static json_t *calls_json(const struct reply *r, bool chunk)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_calls; i++) {
-        const struct reply_call *c = &r->calls[i];
-        char id[10];
-        call_id(r, c->index, id);
-        json_t *function = json_pack("{s:o}", "arguments", string_of(&c->arguments));
-        json_t *call = json_pack("{s:o}", "function", function);
-        if (c->named) {
-            json_object_set_new(function, "name", json_string(c->name));
-            json_object_set_new(call, "id", json_string(id));
-            json_object_set_new(call, "type", json_string("function"));
-        }
-        if (chunk)
-            json_object_set_new(call, "index", json_integer(c->index));
-        json_array_append_new(list, call);
-    }
+    for (uint32_t i = 0; i < r->n_calls; i++)
+        list = json_with(list, call_json(r, &r->calls[i], chunk));
     return list;
 }
 
@@ -129,9 +133,9 @@ json_t *reply_message(const struct reply *r)
         json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
                   r->content.len == 0 && r->n_calls > 0 ? json_null() : string_of(&r->content), "refusal");
     if (r->reasoning.len > 0)
-        json_object_set_new(m, "reasoning_content", string_of(&r->reasoning));
+        m = json_having(m, "reasoning_content", string_of(&r->reasoning));
     if (r->n_calls > 0)
-        json_object_set_new(m, "tool_calls", calls_json(r, false));
+        m = json_having(m, "tool_calls", calls_json(r, false));
     return m;
 }
 
@@ -139,21 +143,12 @@ json_t *reply_delta(const struct reply *r, bool first)
 {
     json_t *d = first ? json_pack("{s:s, s:s}", "role", "assistant", "content", "") : json_object();
     if (r->content.len > 0)
-        json_object_set_new(d, "content", string_of(&r->content));
+        d = json_having(d, "content", string_of(&r->content));
     if (r->reasoning.len > 0)
-        json_object_set_new(d, "reasoning_content", string_of(&r->reasoning));
+        d = json_having(d, "reasoning_content", string_of(&r->reasoning));
     if (r->n_calls > 0)
-        json_object_set_new(d, "tool_calls", calls_json(r, true));
+        d = json_having(d, "tool_calls", calls_json(r, true));
     return d;
-}
-
-json_t *reply_logprobs(const struct reply *r, bool chat)
-{
-    if (!r->logprobs)
-        return json_null();
-    if (chat)
-        return json_pack("{s:O, s:n}", "content", r->logprobs, "refusal");
-    return json_incref(r->logprobs);
 }
 
 // ---- Probabilities ----
@@ -181,8 +176,32 @@ static json_t *bytes_of(struct strv s)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < s.len; i++)
-        json_array_append_new(list, json_integer((uint8_t)s.ptr[i]));
+        list = json_with(list, json_integer((uint8_t)s.ptr[i]));
     return list;
+}
+
+// In characters, as OpenAI's API counts; of the text that the tokens have together.
+static uint32_t characters_of(struct reply *r, uint32_t token)
+{
+    char piece[DETOK_OUT_MAX];
+    size_t n = detok_push(&r->detok, token, piece);
+    uint32_t characters = 0;
+    for (size_t i = 0; i < n; i++)
+        characters += ((uint8_t)piece[i] & 0xC0) != 0x80;
+    return characters;
+}
+
+enum iso_err reply_add_prob(struct reply *r, uint32_t token, const struct channel_event *e, uint32_t n_top)
+{
+    struct reply_prob p = {.token = token, .known = e != NULL, .text_offset = r->characters};
+    r->characters += characters_of(r, token);
+    if (e) {
+        p.logprob = e->logprob;
+        while (p.n_top < n_top && e->top[p.n_top].id != LOGPROBS_NONE)
+            p.n_top++;
+        memcpy(p.top, e->top, p.n_top * sizeof *p.top);
+    }
+    return buf_append(&r->probs, &p, sizeof p);
 }
 
 static json_t *chat_entry(const struct language *l, uint32_t token, float logprob)
@@ -191,57 +210,61 @@ static json_t *chat_entry(const struct language *l, uint32_t token, float logpro
                      "bytes", bytes_of(tok_piece(l->tokenizer, token)));
 }
 
-bool reply_add_chat_logprob(struct reply *r, const struct language *l, const struct channel_event *e,
-                            uint32_t n_top)
+static json_t *chat_prob(const struct language *l, const struct reply_prob *p)
 {
-    json_t *top = json_array(), *entry = chat_entry(l, e->token, e->logprob);
-    for (uint32_t i = 0; i < n_top && e->top[i].id != LOGPROBS_NONE; i++)
-        json_array_append_new(top, chat_entry(l, e->top[i].id, e->top[i].logprob));
-    if (!r->logprobs)
-        r->logprobs = json_array();
-    return json_object_set_new(entry, "top_logprobs", top) == 0 &&
-           json_array_append_new(r->logprobs, entry) == 0;
+    json_t *top = json_array();
+    for (uint32_t i = 0; i < p->n_top; i++)
+        top = json_with(top, chat_entry(l, p->top[i].id, p->top[i].logprob));
+    return json_having(chat_entry(l, p->token, p->logprob), "top_logprobs", top);
 }
 
 // Two tokens of the same text (as parts of characters become U+FFFD) would be one key: the first one stays.
-static void add_top(json_t *top, const struct language *l, uint32_t token, float logprob)
+static json_t *with_top(json_t *top, const struct language *l, uint32_t token, float logprob)
 {
-    json_t *text = reply_token_text(l, token);
-    if (text && !json_object_getn(top, json_string_value(text), json_string_length(text)))
-        json_object_setn_new(top, json_string_value(text), json_string_length(text),
-                             json_real((double)logprob));
+    json_t *text = reply_token_text(l, token), *value = json_real((double)logprob);
+    const char *key = json_string_value(text);
+    size_t n = json_string_length(text);
+    bool good = text && value && top;
+    if (good && !json_object_getn(top, key, n))
+        good = json_object_setn(top, key, n, value) == 0;
     json_decref(text);
+    json_decref(value);
+    if (good)
+        return top;
+    json_decref(top);
+    return NULL;
 }
 
 // The most probable ones, and the token itself where it is none of them: n_top + 1 at most, as in OpenAI's API.
-static json_t *text_top(const struct language *l, uint32_t token, const struct channel_event *e,
-                        uint32_t n_top)
+static json_t *text_top(const struct language *l, const struct reply_prob *p)
 {
+    if (!p->known || p->n_top == 0)
+        return json_null();
     json_t *top = json_object();
-    for (uint32_t i = 0; i < n_top && e->top[i].id != LOGPROBS_NONE; i++)
-        add_top(top, l, e->top[i].id, e->top[i].logprob);
-    add_top(top, l, token, e->logprob);
-    return top;
+    for (uint32_t i = 0; i < p->n_top; i++)
+        top = with_top(top, l, p->top[i].id, p->top[i].logprob);
+    return with_top(top, l, p->token, p->logprob);
 }
 
-bool reply_add_text_logprob(struct reply *r, const struct language *l, uint32_t token,
-                            const struct channel_event *e, uint32_t n_top)
+json_t *reply_logprobs(const struct reply *r, const struct language *l, bool chat)
 {
-    if (!r->logprobs)
-        r->logprobs =
-            json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
-    json_t *text = reply_token_text(l, token);
-    bool good = json_array_append(json_object_get(r->logprobs, "tokens"), text) == 0 &&
-                json_array_append_new(json_object_get(r->logprobs, "token_logprobs"),
-                                      e ? json_real((double)e->logprob) : json_null()) == 0 &&
-                json_array_append_new(json_object_get(r->logprobs, "top_logprobs"),
-                                      e && n_top > 0 ? text_top(l, token, e, n_top) : json_null()) == 0 &&
-                json_array_append_new(json_object_get(r->logprobs, "text_offset"),
-                                      json_integer((json_int_t)r->text_offset)) == 0;
-    // In characters, as OpenAI's API counts.
-    const char *s = json_string_value(text);
-    for (size_t i = 0; i < json_string_length(text); i++)
-        r->text_offset += ((uint8_t)s[i] & 0xC0) != 0x80;
-    json_decref(text);
-    return good;
+    if (r->probs.len == 0)
+        return json_null();
+    const struct reply_prob *p = (const struct reply_prob *)r->probs.ptr, *end = p + r->probs.len / sizeof *p;
+    json_t *list = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
+    for (; p < end; p++) {
+        list = json_with(list, chat ? chat_prob(l, p) : reply_token_text(l, p->token));
+        if (chat)
+            continue;
+        logprobs = json_with(logprobs, p->known ? json_real((double)p->logprob) : json_null());
+        tops = json_with(tops, text_top(l, p));
+        offsets = json_with(offsets, json_integer(p->text_offset));
+    }
+    if (!chat)
+        return json_pack("{s:o, s:o, s:o, s:o}", "tokens", list, "token_logprobs", logprobs, "top_logprobs",
+                         tops, "text_offset", offsets);
+    json_decref(logprobs);
+    json_decref(tops);
+    json_decref(offsets);
+    return json_pack("{s:o, s:n}", "content", list, "refusal");
 }

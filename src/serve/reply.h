@@ -10,9 +10,11 @@
 #include "base/buf.h"
 #include "serve/language.h"
 #include "serve/split.h"
+#include "text/detok.h"
 #include "unit/channel.h"
 
-#define REPLY_TEXT_MAX (256 * MIB)
+#define REPLY_TEXT_MAX  (256 * MIB)
+#define REPLY_PROBS_MAX 131072 // log probabilities of a whole answer, the top ones with it
 
 struct reply_call {
     uint32_t index; // among the answer's calls
@@ -21,16 +23,27 @@ struct reply_call {
     struct buf arguments;
 };
 
+// A token, how probable it was, and which others were. Kept so and not as JSON, which takes five times as much.
+struct reply_prob {
+    uint32_t token;
+    bool known;           // not of a text's first token, which has none
+    uint32_t text_offset; // characters of text before it
+    float logprob;
+    uint32_t n_top;
+    struct token_logprob top[LOGPROBS_TOP_MAX];
+};
+
 struct reply {
     struct buf content, reasoning;
+    struct buf probs; // of struct reply_prob
+    struct detok detok;
+    uint32_t characters; // of the tokens that were added to probs, over all chunks
     struct reply_call *calls;
     uint32_t n_calls, calls_max;
-    json_t *logprobs;   // of chat: a list of tokens; of completions: {"tokens": [], ...}; NULL: none
-    size_t text_offset; // of completions: where the next token's text begins
     uint64_t call_seed; // makes the ids of tool calls
 };
 
-void reply_init(struct reply *r, uint64_t call_seed);
+void reply_init(struct reply *r, const struct tokenizer *t, uint64_t call_seed);
 void reply_deinit(struct reply *r);
 // Empties it for the next chunk.
 void reply_reset(struct reply *r);
@@ -38,16 +51,14 @@ bool reply_is_empty(const struct reply *r);
 // Fits split_piece; context is the struct reply.
 enum iso_err reply_add(void *context, enum split_kind kind, uint32_t call, struct strv text);
 
-// A token's probabilities into `logprobs`, as chat has them or as completions do. `e` NULL: of a first token, which has none.
-bool reply_add_chat_logprob(struct reply *r, const struct language *l, const struct channel_event *e,
-                            uint32_t n_top);
-bool reply_add_text_logprob(struct reply *r, const struct language *l, uint32_t token,
-                            const struct channel_event *e, uint32_t n_top);
+// The event's token, or of a text's first one (`e` NULL) the token alone.
+enum iso_err reply_add_prob(struct reply *r, uint32_t token, const struct channel_event *e,
+                            uint32_t n_top) ISO_MUST_USE;
 
 // {"role", "content", "reasoning_content", "tool_calls"}; of a chunk only what there is. NULL: no memory.
 json_t *reply_message(const struct reply *r);
 json_t *reply_delta(const struct reply *r, bool first);
-// The logprobs member: the list as the endpoint wraps it, or null.
-json_t *reply_logprobs(const struct reply *r, bool chat);
+// The logprobs member, as chat has it or as completions do; null where there are none.
+json_t *reply_logprobs(const struct reply *r, const struct language *l, bool chat);
 // A token's text as JSON; bytes that are no UTF-8 become U+FFFD.
 json_t *reply_token_text(const struct language *l, uint32_t token);
