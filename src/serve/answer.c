@@ -6,8 +6,6 @@
 #include "base/assert.h"
 #include "base/num.h"
 
-// What closes the reasoning where its budget is used up.
-#define THINK_CLOSING      STRV_LIT("\n</think>\n\n")
 #define CLOSING_TOKENS_MAX 16
 
 struct answer_spec *answer_spec_new(uint32_t prompt_max)
@@ -91,7 +89,7 @@ static enum iso_err close_reasoning(struct answer *a, enum answer_next *ret_next
     uint32_t ids[CLOSING_TOKENS_MAX];
     size_t n;
     bool stopped = false;
-    enum iso_err err = tok_encode(a->language->tokenizer, THINK_CLOSING, TOK_SPECIAL, false, ids,
+    enum iso_err err = tok_encode(a->language->tokenizer, ANSWER_THINK_CLOSING, TOK_SPECIAL, false, ids,
                                   CLOSING_TOKENS_MAX, &n, reterr);
     if (err)
         return err;

@@ -15,6 +15,8 @@
 #include "unit/unit.h"
 
 #define ANSWER_NO_BUDGET UINT32_MAX
+// What closes a reasoning that the model did not close.
+#define ANSWER_THINK_CLOSING STRV_LIT("\n</think>\n\n")
 
 // All that decides an answer's tokens, beside the plan. Copied, with what it points to, by answer_spec_copy.
 struct answer_spec {

@@ -108,10 +108,28 @@ static bool encode(struct call *c, struct strv text, enum tok_mode mode, bool ed
                    uint32_t *ret_n)
 {
     struct iso_errinfo e;
-    if (!language_encode(&c->engine->language, text, mode, edges, ret_n, &e))
+    struct language *l = &c->engine->language;
+    enum iso_err err = language_encode(l, text, mode, edges, ret_n, &e);
+    if (!err)
         return true;
+    if (err == ISO_E_LIMIT)
+        (void)iso_fail(&e, err, 0, NULL,
+                       "%s has %zu bytes; a prompt of at most %" PRIu32 " tokens may have %zu", field,
+                       text.len, l->header.limits.max_seq_len, l->ids_max - 2);
     snprintf(e.field, sizeof e.field, "%s", field);
     call_fail(c, &e);
+    return false;
+}
+
+// Takes a prompt's text, for echo: the body does not stay. False: refused and answered.
+static bool keep_text(struct call *c, uint32_t prompt, json_t *text)
+{
+    c->kept = json_with(c->kept ? c->kept : json_array(), text);
+    if (c->kept) {
+        c->prompt_texts[prompt] = json_strv(text);
+        return true;
+    }
+    call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the prompt");
     return false;
 }
 
@@ -119,7 +137,8 @@ static bool add_text(struct call *c, const json_t *text, const char *field)
 {
     uint32_t n;
     struct strv view = json_strv(text);
-    c->prompt_texts[c->n_specs] = view;
+    if (c->params.echo && !keep_text(c, c->n_specs, json_incref((json_t *)text)))
+        return false;
     return encode(c, view, TOK_PLAIN, c->params.add_special_tokens, field, &n) &&
            add_spec(c, c->engine->language.ids, n) != NULL;
 }
@@ -254,8 +273,9 @@ static bool render(struct call *c, struct buf *text)
             name = json_string_value(
                 json_object_get(json_object_get(json_array_get(p->tools, 0), "function"), "name"));
         size_t n = language_call_beginning(l, name, p->base.forced);
+        bool open = p->base.thinking == SPLIT_IN_THINK;
         p->base.thinking = SPLIT_NO_THINK;
-        if (buf_append(text, p->base.forced, n)) {
+        if ((open && buf_append_strv(text, ANSWER_THINK_CLOSING)) || buf_append(text, p->base.forced, n)) {
             call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the conversation");
             return false;
         }
@@ -330,6 +350,11 @@ void api_embeddings(struct call *c)
 {
     if (!begin(c, CALL_EMBEDDING, PARAMS_EMBEDDINGS))
         return;
+    if (!c->engine->remote.channel.shared->has_hidden) {
+        call_error(c, 400, NULL, "unsupported",
+                   "this plan has no rows for embeddings: it was not made by this program's compiler");
+        return;
+    }
     c->params.max_tokens = 1; // the token after the last; its row is what is wanted
     if (!add_prompts(c, "input") || !set_lengths(c, "input"))
         return;
@@ -361,18 +386,11 @@ static bool detok_prompt(struct call *c, uint32_t prompt)
     const struct answer_spec *s = c->specs[prompt];
     struct buf text;
     buf_init(&text, REPLY_TEXT_MAX);
-    json_t *kept = NULL;
-    if (!c->kept)
-        c->kept = json_array();
+    json_t *whole = NULL;
     if (detokenize(&c->engine->language, s->prompt, s->n_prompt, false, &text))
-        kept = json_stringn(text.len ? (char *)text.ptr : "", text.len);
+        whole = json_stringn(text.len ? (char *)text.ptr : "", text.len);
     buf_deinit(&text);
-    if (!kept || json_array_append_new(c->kept, kept)) {
-        call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the prompt");
-        return false;
-    }
-    c->prompt_texts[prompt] = json_strv(kept);
-    return true;
+    return keep_text(c, prompt, whole);
 }
 
 void api_tokenize(struct call *c)
@@ -392,10 +410,10 @@ void api_tokenize(struct call *c)
         return;
     json_t *tokens = json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(tokens, c->params.with_pieces
-                                          ? json_pack("{s:I, s:o}", "id", (json_int_t)l->ids[i], "piece",
-                                                      reply_token_text(l, l->ids[i]))
-                                          : json_integer(l->ids[i]));
+        tokens =
+            json_with(tokens, c->params.with_pieces ? json_pack("{s:I, s:o}", "id", (json_int_t)l->ids[i],
+                                                                "piece", reply_token_text(l, l->ids[i]))
+                                                    : json_integer(l->ids[i]));
     call_json(c, 200,
               json_pack("{s:o, s:I, s:I}", "tokens", tokens, "count", (json_int_t)n, "max_model_len",
                         (json_int_t)l->header.limits.max_seq_len));

@@ -131,8 +131,8 @@ void call_log(struct call *c, unsigned status, const char *error)
     uint32_t of = c->key == KEYS_NONE ? c->refused_key : c->key;
     const char *key = of == KEYS_NONE ? "" : keys_name(c->server->keys, of), *client = c->client;
     double total = ms(clock_now_ns() - c->arrived_ns);
-    if (level == LOG_INFO && c->kind == CALL_OTHER && !error)
-        level = LOG_DEBUG; // health checks and the like
+    if (level == LOG_INFO && c->is_probe && !error)
+        level = LOG_DEBUG;
     if (c->n_choices == 0) {
         log_write(log, level, "request", LOG_S("request_id", c->request_id), LOG_S("endpoint", c->endpoint),
                   LOG_S("client", client), LOG_S("key", key), LOG_U("status", status),
@@ -275,12 +275,44 @@ static bool has_room(struct call *c, uint32_t n)
     return false;
 }
 
+// Log probabilities of an answer that doesn't stream are told all at once.
+static bool has_room_for_probs(struct call *c)
+{
+    const struct params *p = &c->params;
+    uint64_t tokens = 0;
+    if (p->n_top == LOGPROBS_NONE || p->stream)
+        return true;
+    for (uint32_t i = 0; i < c->n_specs; i++)
+        tokens += (uint64_t)p->n * (c->specs[i]->max_output + (p->echo ? c->specs[i]->n_prompt : 0));
+    if (tokens * (1 + p->n_top) <= REPLY_PROBS_MAX)
+        return true;
+    call_error(c, 400, "logprobs", "too_many_logprobs",
+               "%" PRIu64 " tokens with %" PRIu32
+               " probabilities each are too many for one answer, which has at most "
+               "%d: stream it, or ask for fewer tokens",
+               tokens, 1 + p->n_top, REPLY_PROBS_MAX);
+    return false;
+}
+
+// Prompts and parameters were taken out of it; what waits for a slot need not hold it.
+static void release_body(struct call *c)
+{
+    struct params *p = &c->params;
+    json_decref(c->body);
+    http_release_body(c->request);
+    c->body = NULL;
+    p->body = p->messages = p->tools = p->template_kwargs = p->prompt = NULL;
+    p->tool_name = NULL;
+    p->model = (struct strv){0};
+}
+
 bool call_admit(struct call *c)
 {
     struct iso_errinfo e;
     uint32_t n = c->n_specs * c->params.n;
-    if (!has_room(c, n))
+    if (!has_room(c, n) || !has_room_for_probs(c))
         return false;
+    release_body(c);
     c->choices = calloc(n, sizeof *c->choices);
     if (!c->choices) {
         call_error(c, 503, NULL, "out_of_memory", "the system refused memory for the answers");

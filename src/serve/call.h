@@ -51,6 +51,7 @@ struct call {
     uint64_t arrived_ns;
     uint64_t events; // of a stream, so far
     bool streaming, client_is_slow;
+    bool is_probe;          // for the log: of no interest where all is well
     const char *cause;      // for the log, of a status that is no error of the request's
     uint32_t retry_after_s; // to tell with a refusal; 0: one second
     struct answer_spec *specs[PARAMS_PROMPTS_MAX];

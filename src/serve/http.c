@@ -18,11 +18,12 @@
 #include "base/num.h"
 #include "serve/error_body.h"
 
-#define SWEEP_US    100000
-#define BLOCK_BYTES ((size_t)16 << 10) // that the library takes of an answer at once
-#define HEADERS_MAX 16                 // of an answer, from the caller
-#define BACKLOG     1024
-#define NS_PER_MS   UINT64_C(1000000)
+#define SWEEP_US         100000
+#define BLOCK_BYTES      ((size_t)16 << 10) // that the library takes of an answer at once
+#define HTTP_ERROR_BYTES ((size_t)4096)     // answers up to this size are always given
+#define HEADERS_MAX      16                 // of an answer, from the caller
+#define BACKLOG          1024
+#define NS_PER_MS        UINT64_C(1000000)
 
 enum request_state {
     RECEIVING,
@@ -64,6 +65,7 @@ struct http_request {
     bool given_up;                      // by the caller, who knows that it is dropped
     struct buf body;
     uint64_t body_reserved; // of bodies_bytes_max
+    uint64_t out_reserved;  // of answers_bytes_max
     unsigned status;
     struct MHD_Response *response;
     struct buf out;
@@ -81,7 +83,7 @@ struct http {
     sd_event_source *pump, *sweep;
     struct connection *connections;
     uint32_t n_connections, n_refused;
-    uint64_t bodies_bytes;
+    uint64_t bodies_bytes, answers_bytes;
     uint16_t port;
     int listener; // -1: closed
 };
@@ -211,10 +213,10 @@ static enum MHD_Result queue(struct http_request *r)
 }
 
 // An answer of this file's own.
-static enum MHD_Result refuse(struct http_request *r, unsigned status, const char *why)
+static void refuse(struct http_request *r, unsigned status, const char *why)
 {
     struct buf body;
-    buf_init(&body, 4096);
+    buf_init(&body, HTTP_ERROR_BYTES);
     bool made = error_body(&body, status, why, NULL, NULL) == ISO_OK;
     const struct http_config *config = &r->c->h->config;
     if (config->on_refused)
@@ -224,7 +226,18 @@ static enum MHD_Result refuse(struct http_request *r, unsigned status, const cha
         http_add_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     http_respond(r, status, "application/json", made ? buf_strv(&body) : STRV_LIT(""));
     buf_deinit(&body);
+}
+
+// What was just answered, to the library.
+static enum MHD_Result queue_now(struct http_request *r)
+{
     return r->response ? queue(r) : MHD_NO;
+}
+
+static enum MHD_Result refuse_now(struct http_request *r, unsigned status, const char *why)
+{
+    refuse(r, status, why);
+    return queue_now(r);
 }
 
 // ---- Receiving ----
@@ -247,12 +260,12 @@ static struct http_request *request_open(struct connection *c, const char *path,
 
 static void request_close(struct http_request *r)
 {
-    r->c->h->bodies_bytes -= r->body_reserved;
+    http_release_body(r);
+    r->c->h->answers_bytes -= r->out_reserved;
     for (uint32_t i = 0; i < r->n_headers; i++)
         free(r->headers[i][0]), free(r->headers[i][1]);
     if (r->response)
         MHD_destroy_response(r->response);
-    buf_deinit(&r->body);
     buf_deinit(&r->out);
     free(r->path);
     free(r);
@@ -277,11 +290,14 @@ static enum MHD_Result begin(struct connection *c, const char *path, const char 
     if (!r || !r->path)
         return MHD_NO;
     if (c->refused)
-        return refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
-                      "the server has as many connections as it takes; try again");
+        return refuse_now(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                          "the server has as many connections as it takes; try again");
     const char *length = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length && strtoull(length, NULL, 10) > c->h->config.body_bytes_max)
-        return refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is longer than this server takes");
+        return refuse_now(r, MHD_HTTP_CONTENT_TOO_LARGE,
+                          "the request's body is longer than this server takes");
+    if (c->h->config.on_head && !c->h->config.on_head(c->h->config.context, r))
+        return queue_now(r);
     return MHD_YES;
 }
 
@@ -300,10 +316,11 @@ static enum MHD_Result complete(struct http_request *r)
 {
     struct connection *c = r->c;
     if (r->too_long)
-        return refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is longer than this server takes");
+        return refuse_now(r, MHD_HTTP_CONTENT_TOO_LARGE,
+                          "the request's body is longer than this server takes");
     if (r->too_many || buf_append_byte(&r->body, 0))
-        return refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
-                      "the server holds as much of requests as it can; try again");
+        return refuse_now(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                          "the server holds as much of requests as it can; try again");
     if (c->left)
         return MHD_NO;
     r->body.len--;
@@ -485,6 +502,13 @@ struct strv http_body(const struct http_request *r)
     return buf_strv(&r->body);
 }
 
+void http_release_body(struct http_request *r)
+{
+    r->c->h->bodies_bytes -= r->body_reserved;
+    r->body_reserved = 0;
+    buf_deinit(&r->body);
+}
+
 void http_set_data(struct http_request *r, void *data)
 {
     r->data = data;
@@ -519,8 +543,18 @@ void http_add_header(struct http_request *r, const char *name, const char *value
 
 void http_respond(struct http_request *r, unsigned status, const char *content_type, struct strv body)
 {
+    struct http *h = r->c->h;
     ASSERT(r->state == WITH_CALLER || r->state == RECEIVING);
+    if (body.len > HTTP_ERROR_BYTES && body.len > h->config.answers_bytes_max - h->answers_bytes) {
+        (void)refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                     "the clients leave too much of their answers unread; try again");
+        return;
+    }
     r->state = ANSWERING;
+    if (body.len > HTTP_ERROR_BYTES) {
+        r->out_reserved = body.len;
+        h->answers_bytes += body.len;
+    }
     if (buf_append_strv(&r->out, body)) {
         drop_connection(r->c);
         return;
@@ -552,7 +586,8 @@ bool http_write(struct http_request *r, struct strv bytes)
         r->progress_ns = clock_now_ns(); // from now on there is something to take
     if (r->taken > 0)
         compact(r);
-    if (!r->c->dropped && bytes.len <= r->c->h->config.unread_bytes_max - (r->out.len - r->taken) &&
+    // What was there before counts: one write may be as long as it is.
+    if (!r->c->dropped && r->out.len - r->taken <= r->c->h->config.unread_bytes_max &&
         buf_append_strv(&r->out, bytes) == ISO_OK) {
         resume(r);
         return true;

@@ -31,12 +31,17 @@ struct http_config {
     uint32_t connections_max;  // at once
     uint64_t body_bytes_max;   // of one request
     uint64_t bodies_bytes_max; // of all requests that are being received or answered
-    uint64_t unread_bytes_max; // of a stream: written but not taken by the client; twice as much may be held
+    uint64_t
+        unread_bytes_max; // of a stream: written but not taken by the client; twice as much may be held, and one write
+    uint64_t answers_bytes_max; // of all whole answers that are not yet taken
     // Until the head is complete, since the connection or its first byte; then until the body is.
     uint32_t head_ms, body_ms;
     uint32_t idle_ms;              // between two requests of a connection
     uint32_t stall_ms;             // that a client may take nothing of what is there for it
     const char *certificate, *key; // PEM texts for TLS; NULL: plain HTTP
+    // May be NULL. The head is there, the body not yet: whoever may not ask is answered here, and need send no more. False: it was
+    // answered.
+    bool (*on_head)(void *context, struct http_request *r);
     void (*on_request)(void *context, struct http_request *r);
     void (*on_gone)(void *context, struct http_request *r);
     // May be NULL. A request is refused here, before on_request: over a limit. Headers may be added.
@@ -68,13 +73,15 @@ const char *http_path(const struct http_request *r); // without the query, decod
 const char *http_header(const struct http_request *r, const char *name);
 const char *http_query(const struct http_request *r, const char *name); // the same of the query's parameters
 struct strv http_body(const struct http_request *r);                    // a zero stands behind it
+// The caller needs the body no more.
+void http_release_body(struct http_request *r);
 // Where the caller keeps what it knows of the request.
 void http_set_data(struct http_request *r, void *data);
 void *http_data(const struct http_request *r);
 
 // For the response's head; before http_respond or http_stream. Values with control characters are left out.
 void http_add_header(struct http_request *r, const char *name, const char *value);
-// The whole answer. The request is nobody's afterwards.
+// The whole answer. The request is nobody's afterwards. Over answers_bytes_max a 503 takes its place.
 void http_respond(struct http_request *r, unsigned status, const char *content_type, struct strv body);
 // Begins an answer whose length isn't known.
 void http_stream(struct http_request *r, unsigned status, const char *content_type);

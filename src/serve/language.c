@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "formats/json_file.h"
 #include "plan/plan.h"
 
 // The tokenizer's block and the template's source, as large as their own limits let them be.
@@ -107,48 +108,55 @@ static json_t *role_text(const struct language *l, enum tok_role role)
     return json_stringn(piece.ptr, piece.len);
 }
 
-// Arguments of earlier calls come as JSON texts; templates write them as JSON themselves.
+// Arguments of earlier calls come as JSON texts; templates write them as JSON themselves. What is no object stays a text.
 static json_t *decoded_call(const json_t *call)
 {
-    json_t *copy = json_deep_copy(call);
+    json_t *copy = json_deep_copy(call), *decoded = NULL;
     json_t *function = json_object_get(copy, "function");
     const json_t *arguments = json_object_get(function, "arguments");
-    json_t *decoded = NULL;
-    if (json_is_string(arguments))
-        decoded =
-            json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
-    if (decoded)
-        json_object_set_new(function, "arguments", decoded);
+    if (json_is_string(arguments) &&
+        !json_parse_within(json_strv(arguments), LANGUAGE_ARGUMENTS_MAX, &decoded, NULL) &&
+        json_object_set_new(function, "arguments", decoded)) {
+        json_decref(copy);
+        return NULL;
+    }
     return copy;
 }
 
-// A message as templates expect it: text in one piece, decoded arguments.
+// Parts of a text in one.
+static json_t *whole_content(const json_t *parts)
+{
+    struct buf text;
+    const json_t *part;
+    size_t i;
+    bool failed = false;
+    buf_init(&text, LANGUAGE_RENDERED_MAX);
+    json_array_foreach(parts, i, part) failed =
+        failed || buf_append_strv(&text, json_strv(json_object_get(part, "text")));
+    json_t *whole = failed ? NULL : json_stringn(text.len ? (char *)text.ptr : "", text.len);
+    buf_deinit(&text);
+    return whole;
+}
+
+// A message as templates expect it: text in one piece, decoded arguments, and for "developer" the older "system", which
+// they know.
 static json_t *template_message(const json_t *message)
 {
     json_t *out = json_copy((json_t *)message);
     const json_t *content = json_object_get(message, "content"),
                  *calls = json_object_get(message, "tool_calls");
-    const json_t *part, *call;
+    const json_t *call;
     size_t i;
-    if (json_is_array(content)) {
-        struct buf text;
-        buf_init(&text, LANGUAGE_RENDERED_MAX);
-        bool failed = false;
-        json_array_foreach(content, i, part)
-        {
-            const json_t *piece = json_object_get(part, "text");
-            failed |= buf_append(&text, json_string_value(piece), json_string_length(piece)) != ISO_OK;
-        }
-        json_object_set_new(out, "content",
-                            failed ? NULL : json_stringn(text.len ? (char *)text.ptr : "", text.len));
-        buf_deinit(&text);
-    } else if (!json_is_string(content)) {
-        json_object_set_new(out, "content", json_string(""));
-    }
+    if (strcmp(json_string_value(json_object_get(message, "role")), "developer") == 0)
+        out = json_having(out, "role", json_string("system"));
+    if (json_is_array(content))
+        out = json_having(out, "content", whole_content(content));
+    else if (!json_is_string(content))
+        out = json_having(out, "content", json_string(""));
     if (json_is_array(calls)) {
         json_t *decoded = json_array();
-        json_array_foreach(calls, i, call) json_array_append_new(decoded, decoded_call(call));
-        json_object_set_new(out, "tool_calls", decoded);
+        json_array_foreach(calls, i, call) decoded = json_with(decoded, decoded_call(call));
+        out = json_having(out, "tool_calls", decoded);
     }
     return out;
 }
@@ -180,23 +188,29 @@ static json_t *tools_text(const json_t *tools, const json_t *own)
     return string;
 }
 
+// The same before all messages, or in the system's own.
+static json_t *with_tools(json_t *messages, const json_t *tools)
+{
+    json_t *first = json_array_get(messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    bool has_system = role && strcmp(role, "system") == 0;
+    json_t *text = tools_text(tools, has_system ? json_object_get(first, "content") : NULL);
+    if (has_system ? json_object_set_new(first, "content", text)
+                   : json_array_insert_new(messages, 0,
+                                           json_pack("{s:s, s:o}", "role", "system", "content", text))) {
+        json_decref(messages);
+        return NULL;
+    }
+    return messages;
+}
+
 static json_t *template_messages(const struct language *l, const struct language_chat *chat)
 {
     json_t *out = json_array();
     const json_t *message;
     size_t i;
-    json_array_foreach(chat->messages, i, message) json_array_append_new(out, template_message(message));
-    if (chat->tools && !l->template_has_tools) {
-        json_t *first = json_array_get(out, 0);
-        const char *role = json_string_value(json_object_get(first, "role"));
-        bool has_system = role && strcmp(role, "system") == 0;
-        json_t *text = tools_text(chat->tools, has_system ? json_object_get(first, "content") : NULL);
-        if (has_system)
-            json_object_set_new(first, "content", text);
-        else
-            json_array_insert_new(out, 0, json_pack("{s:s, s:o}", "role", "system", "content", text));
-    }
-    return out;
+    json_array_foreach(chat->messages, i, message) out = json_with(out, template_message(message));
+    return out && chat->tools && !l->template_has_tools ? with_tools(out, chat->tools) : out;
 }
 
 enum iso_err language_render(struct language *l, const struct language_chat *chat, struct buf *text,
@@ -208,12 +222,12 @@ enum iso_err language_render(struct language *l, const struct language_chat *cha
     json_t *context = json_pack("{s:o, s:b, s:s, s:o, s:o}", "messages", template_messages(l, chat),
                                 "add_generation_prompt", 1, "strftime_now", chat->now, "bos_token",
                                 role_text(l, TOK_BOS), "eos_token", role_text(l, TOK_EOS));
-    if (!context)
-        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the conversation");
     if (chat->tools && l->template_has_tools)
-        json_object_set(context, "tools", (json_t *)chat->tools);
-    if (chat->more)
-        json_object_update_missing(context, (json_t *)chat->more);
+        context = json_having(context, "tools", json_incref((json_t *)chat->tools));
+    if (!context || (chat->more && json_object_update_missing(context, (json_t *)chat->more))) {
+        json_decref(context);
+        return iso_fail(reterr, ISO_E_NOMEM, 0, NULL, "the system refused memory for the conversation");
+    }
     enum iso_err err = tmpl_render(l->template, context, text, reterr);
     json_decref(context);
     return err;

@@ -14,8 +14,9 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-#define LANGUAGE_RENDERED_MAX (64 * MIB)
-#define LANGUAGE_FORCED_MAX   1024
+#define LANGUAGE_RENDERED_MAX  (64 * MIB)
+#define LANGUAGE_FORCED_MAX    1024
+#define LANGUAGE_ARGUMENTS_MAX 65536 // values in the arguments of an earlier tool call
 
 struct language {
     struct plan_header header;

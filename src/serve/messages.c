@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "formats/json_file.h"
+#include "serve/language.h"
 #include "serve/params.h"
 
 #define AT_BYTES 64
@@ -40,7 +42,25 @@ static enum iso_err check_content(const json_t *message, bool may_lack, size_t n
     return ISO_OK;
 }
 
-static enum iso_err check_calls(const json_t *calls, size_t n, struct iso_errinfo *reterr)
+// Arguments are parsed for the template: within limits, as the body is. What is no JSON stays a text there.
+static enum iso_err check_arguments(const json_t *arguments, const char *at, size_t i, size_t *bytes,
+                                    struct iso_errinfo *reterr)
+{
+    json_t *parsed = NULL;
+    *bytes += json_string_length(arguments);
+    bool over = *bytes > MESSAGES_ARGUMENTS_MAX ||
+                json_parse_within(json_strv(arguments), LANGUAGE_ARGUMENTS_MAX, &parsed, NULL) == ISO_E_LIMIT;
+    json_decref(parsed);
+    if (!over)
+        return ISO_OK;
+    return iso_fail(
+        reterr, ISO_E_USAGE, 0, at,
+        "%s[%zu].function.arguments: at most %zu bytes of all calls together are taken, %d values of one, "
+        "nested %d deep",
+        at, i, MESSAGES_ARGUMENTS_MAX, LANGUAGE_ARGUMENTS_MAX, JSON_DEPTH_MAX);
+}
+
+static enum iso_err check_calls(const json_t *calls, size_t n, size_t *bytes, struct iso_errinfo *reterr)
 {
     const json_t *call;
     size_t i;
@@ -55,11 +75,15 @@ static enum iso_err check_calls(const json_t *calls, size_t n, struct iso_errinf
             !json_is_string(json_object_get(function, "arguments")))
             return iso_fail(reterr, ISO_E_USAGE, 0, at,
                             "%s[%zu].function must have a name and arguments, both strings", at, i);
+        enum iso_err err = check_arguments(json_object_get(function, "arguments"), at, i, bytes, reterr);
+        if (err)
+            return err;
     }
     return ISO_OK;
 }
 
-static enum iso_err check_message(const json_t *message, size_t n, struct iso_errinfo *reterr)
+static enum iso_err check_message(const json_t *message, size_t n, size_t *argument_bytes,
+                                  struct iso_errinfo *reterr)
 {
     static const char *const ROLES[] = {"system", "developer", "user", "assistant", "tool"};
     const char *role = json_string_value(json_object_get(message, "role"));
@@ -77,7 +101,7 @@ static enum iso_err check_message(const json_t *message, size_t n, struct iso_er
     bool assistant = strcmp(role, "assistant") == 0, has_calls = assistant && calls && !json_is_null(calls);
     enum iso_err err = check_content(message, has_calls, n, reterr);
     if (!err && has_calls)
-        err = check_calls(calls, n, reterr);
+        err = check_calls(calls, n, argument_bytes, reterr);
     if (!err && strcmp(role, "tool") == 0 && !json_is_string(json_object_get(message, "tool_call_id"))) {
         snprintf(at, sizeof at, "messages[%zu].tool_call_id", n);
         err = iso_fail(reterr, ISO_E_USAGE, 0, at, "%s must be a string", at);
@@ -88,14 +112,14 @@ static enum iso_err check_message(const json_t *message, size_t n, struct iso_er
 enum iso_err messages_check(const json_t *messages, struct iso_errinfo *reterr)
 {
     const json_t *message;
-    size_t i;
+    size_t i, argument_bytes = 0;
     if (!json_is_array(messages) || json_array_size(messages) == 0 ||
         json_array_size(messages) > PARAMS_MESSAGES_MAX)
         return iso_fail(reterr, ISO_E_USAGE, 0, "messages", "messages must be a list of 1 to %d messages",
                         PARAMS_MESSAGES_MAX);
     json_array_foreach(messages, i, message)
     {
-        enum iso_err err = check_message(message, i, reterr);
+        enum iso_err err = check_message(message, i, &argument_bytes, reterr);
         if (err)
             return err;
     }

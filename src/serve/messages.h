@@ -6,7 +6,8 @@
 
 #include "base/err.h"
 
-#define MESSAGES_NAME_MAX 64 // of a function
+#define MESSAGES_NAME_MAX      64                // of a function
+#define MESSAGES_ARGUMENTS_MAX ((size_t)1 << 20) // bytes of the arguments of all earlier tool calls together
 
 // A list of at least one message: roles system, developer, user, assistant, tool; content a text or a list of text parts; an
 // assistant's tool_calls; a tool's tool_call_id. ISO_E_UNSUPPORTED names parts that are no text.

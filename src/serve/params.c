@@ -272,11 +272,12 @@ static enum iso_err read_max_tokens(struct params *p, const char *name, const js
     if (!json_whole(v, PLAN_SEQ_MAX, &n))
         return iso_fail(reterr, ISO_E_USAGE, 0, name, "%s must be a whole number from 1 to %d", name,
                         PLAN_SEQ_MAX);
-    if (p->max_tokens && p->max_tokens != n)
+    if (p->max_tokens_given && p->max_tokens != n)
         return iso_fail(reterr, ISO_E_USAGE, 0, name,
                         "max_tokens and max_completion_tokens differ; one is enough");
     p->max_tokens = (uint32_t)n;
     p->max_tokens_is_zero = n == 0;
+    p->max_tokens_given = true;
     return ISO_OK;
 }
 

@@ -42,7 +42,7 @@ struct params {
     uint32_t max_tokens; // 0: not given
     uint32_t n;
     uint32_t n_top; // LOGPROBS_NONE: no log probabilities
-    bool stream, include_usage, echo, max_tokens_is_zero;
+    bool stream, include_usage, echo, max_tokens_is_zero, max_tokens_given;
     bool base64;             // of embeddings
     bool add_special_tokens; // of tokenize and completions
     bool with_pieces;

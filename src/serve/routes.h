@@ -4,6 +4,7 @@
 
 #include "serve/http.h"
 
+bool routes_head(void *context, struct http_request *r);
 void routes_request(void *context, struct http_request *r);
 void routes_refused(void *context, struct http_request *r, unsigned status, const char *why);
 void routes_gone(void *context, struct http_request *r);

@@ -17,7 +17,8 @@
 #include "serve/routes.h"
 #include "serve/served.h"
 
-#define UNREAD_BYTES_MAX   ((uint64_t)1 << 20) // of a stream that the client doesn't take
+#define ANSWERS_BYTES_MAX  ((uint64_t)256 << 20) // of all answers that their clients have not yet taken
+#define UNREAD_BYTES_MAX   ((uint64_t)1 << 20)   // of a stream that the client doesn't take
 #define BODIES_EACH        8 // of all requests together: so many times the longest body, at least
 #define BODIES_BYTES_LEAST ((uint64_t)64 << 20)
 #define FILES_BESIDE       64 // descriptors that are no connection
@@ -162,12 +163,14 @@ static enum iso_err open_http(struct server *s, struct iso_errinfo *reterr)
                                      .bodies_bytes_max =
                                          num_max(BODIES_EACH * c->body_bytes, BODIES_BYTES_LEAST),
                                      .unread_bytes_max = UNREAD_BYTES_MAX,
+                                     .answers_bytes_max = ANSWERS_BYTES_MAX,
                                      .head_ms = c->head_ms,
                                      .body_ms = c->body_ms,
                                      .idle_ms = c->idle_ms,
                                      .stall_ms = c->stall_ms,
                                      .certificate = (char *)certificate.ptr,
                                      .key = (char *)key.ptr,
+                                     .on_head = routes_head,
                                      .on_request = routes_request,
                                      .on_gone = routes_gone,
                                      .on_refused = routes_refused,

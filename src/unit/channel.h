@@ -102,8 +102,9 @@ struct channel_shared {
     _Atomic uint32_t doorbell;  // raised by the front after a command; the unit's futex
     struct iso_errinfo failure; // valid once state is CHANNEL_FAILED
     struct channel_config config;
-    uint32_t isa; // enum isa, in use; valid once ready
-    bool locked;  // pool and weights are locked in memory; valid once ready
+    uint32_t isa;    // enum isa, in use; valid once ready
+    bool locked;     // pool and weights are locked in memory; valid once ready
+    bool has_hidden; // the plan has rows for embeddings; valid once ready
     _Alignas(64) _Atomic uint64_t steps;
     _Atomic uint64_t step_began_ns; // of the running step; 0: none runs
     _Atomic uint64_t beat_ns;       // when the unit last looked for commands

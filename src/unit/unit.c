@@ -322,6 +322,11 @@ const float *unit_hidden(const struct unit *u, uint32_t row)
     return u->hidden_op ? u->hidden + (uint64_t)row * u->plan->header->model.hidden : NULL;
 }
 
+bool unit_has_hidden(const struct unit *u)
+{
+    return u->hidden_op != NULL;
+}
+
 double unit_log_sum_exp(const struct unit *u, uint32_t row)
 {
     float max;

@@ -94,6 +94,7 @@ const float *unit_logits(const struct unit *u, uint32_t row);
 // What the output matrix read for that row, f32[hidden]: the sequence's state after its last token, as the model's last
 // norm leaves it. NULL where the plan computes its logits from something else.
 const float *unit_hidden(const struct unit *u, uint32_t row);
+bool unit_has_hidden(const struct unit *u);
 // log sum exp over the vocabulary, and the log probability of one token, of such a row.
 double unit_log_sum_exp(const struct unit *u, uint32_t row);
 

@@ -220,6 +220,7 @@ enum iso_err worker_run(struct iso_errinfo *reterr)
         enum isa isa;
         shared->isa = isa_from_name(unit_kernels(w.unit)->name, &isa) ? isa : ISA_COUNT;
         shared->locked = unit_is_locked(w.unit);
+        shared->has_hidden = unit_has_hidden(w.unit);
     }
     atomic_store(&shared->state, err ? CHANNEL_FAILED : CHANNEL_READY);
     w.rang = true;

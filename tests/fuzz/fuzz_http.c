@@ -58,6 +58,7 @@ static struct world *world(void)
                                        .body_bytes_max = 4096,
                                        .bodies_bytes_max = 8192,
                                        .unread_bytes_max = 4096,
+                                       .answers_bytes_max = 8192,
                                        .head_ms = 50,
                                        .body_ms = 50,
                                        .idle_ms = 50,

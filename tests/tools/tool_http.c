@@ -121,6 +121,7 @@ int main(int argc, char **argv)
                                  .body_bytes_max = 100000,
                                  .bodies_bytes_max = 1000000,
                                  .unread_bytes_max = 1000000,
+                                 .answers_bytes_max = 2000000,
                                  .head_ms = 1000,
                                  .body_ms = 1000,
                                  .idle_ms = 1000,
