@@ -27,3 +27,19 @@ enum iso_err text_file_read(const char *path, size_t max, struct buf *ret, struc
         buf_deinit(ret);
     return err;
 }
+
+enum iso_err text_file_line(FILE *f, struct buf *line, bool *ret_end, struct iso_errinfo *reterr)
+{
+    enum iso_err err = ISO_OK;
+    int c = getc(f);
+    *ret_end = c == EOF;
+    for (; c != EOF && c != '\n'; c = getc(f))
+        if (!err)
+            err = buf_append_byte(line, (uint8_t)c);
+    if (ferror(f))
+        return iso_fail(reterr, ISO_E_IO, 0, NULL, "reading failed: %s", strerror(errno));
+    if (err)
+        return iso_fail(reterr, err, 0, NULL, "a line is longer than %zu bytes, or memory for it was refused",
+                        line->max);
+    return ISO_OK;
+}

@@ -13,6 +13,7 @@
 #include <wchar.h>
 
 #include "base/file.h"
+#include "base/text_file.h"
 #include "cli/cli.h"
 #include "cli/conversation.h"
 #include "cli/generation.h"
@@ -198,22 +199,6 @@ static char *type_line(void)
     }
 }
 
-// A line of standard input. Of one over the buffer's maximum the rest is passed over.
-static enum iso_err read_line(struct buf *line, bool *ret_end, struct iso_errinfo *reterr)
-{
-    enum iso_err err = ISO_OK;
-    int c = getc(stdin);
-    *ret_end = c == EOF;
-    for (; c != EOF && c != '\n'; c = getc(stdin))
-        if (!err)
-            err = buf_append_byte(line, (uint8_t)c);
-    if (ferror(stdin))
-        return iso_fail(reterr, ISO_E_IO, 0, NULL, "reading standard input failed: %s", strerror(errno));
-    if (err)
-        return iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
-    return ISO_OK;
-}
-
 // The next line into *line, with a zero behind it that does not count. *ret_end: there is none.
 static enum iso_err next_line(bool terminal, struct buf *line, bool *ret_end, struct iso_errinfo *reterr)
 {
@@ -227,7 +212,9 @@ static enum iso_err next_line(bool terminal, struct buf *line, bool *ret_end, st
             err = iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
         free(typed);
     } else {
-        err = read_line(line, ret_end, reterr);
+        err = text_file_line(stdin, line, ret_end, reterr);
+        if (err == ISO_E_IO)
+            iso_fail_prefix(reterr, "standard input");
     }
     if (!err && buf_append_byte(line, 0))
         err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "a line is longer than 1 MiB");

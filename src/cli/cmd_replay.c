@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "base/text_file.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "formats/json_file.h"
@@ -194,13 +195,14 @@ static struct unit_event next_event(struct replay *r)
     return result.events[0];
 }
 
-static enum iso_err answer_again(struct replay *r, struct answer *a, struct iso_errinfo *reterr)
+static enum iso_err answer_again(struct replay *r, struct answer *a, uint32_t most,
+                                 struct iso_errinfo *reterr)
 {
     struct unit *u = r->session.unit;
     enum answer_next next = ANSWER_RESUME;
     uint32_t slot = 0;
     enum iso_err err = ISO_OK;
-    while (!err && next != ANSWER_END) {
+    while (!err && next != ANSWER_END && a->n_output < most) {
         if (next == ANSWER_RESUME) {
             struct unit_request request = answer_request(a, r->room);
             unit_cancel(u, slot);
@@ -236,10 +238,10 @@ static enum iso_err replay_answer(struct replay *r, const struct entry *e, char 
     err = answer_open(&a, spec, &r->language, ignore_piece, NULL, &next, reterr);
     if (!err) {
         a.choice = choice;
-        if (a.finish == ANSWER_RUNNING && spec->max_output > 0) // 0: only the prompt was wanted
-            err = answer_again(r, &a, reterr);
         // Of one that was cut off, what there was must be the beginning.
         bool cut = strcmp(e->finish, "abort") == 0 || strcmp(e->finish, "error") == 0;
+        if (a.finish == ANSWER_RUNNING && spec->max_output > 0) // 0: only the prompt was wanted
+            err = answer_again(r, &a, cut ? e->n_output : UINT32_MAX, reterr);
         const char *finish = spec->max_output > 0 ? answer_finish_name(&a) : "length";
         uint32_t n = cut ? (uint32_t)num_min(a.n_output, e->n_output) : a.n_output;
         json_t *params = audit_params(spec, choice);
@@ -267,6 +269,8 @@ static enum iso_err replay_embedding(struct replay *r, const struct entry *e, ch
     if (err)
         return err;
     struct unit_event event = next_event(r);
+    if (!unit_has_hidden(r->session.unit))
+        return iso_fail(reterr, ISO_E_USAGE, 0, "plan", "the plan has no rows for embeddings");
     audit_scale_row(unit_hidden(r->session.unit, event.row), n, r->row);
     return audit_digest_row(r->hash, e->prompt, e->n_prompt, r->row, n, digest);
 }
@@ -301,6 +305,10 @@ static enum iso_err replay_entry(struct replay *r, const struct entry *e, struct
     bool same = true;
     enum iso_err err = json_is_null(e->params) ? replay_embedding(r, e, digest, reterr)
                                                : replay_answer(r, e, digest, &same, reterr);
+    if (err == ISO_E_NONFINITE) { // an answer that was whole
+        note_difference(r, e, "no answer: a logit is not finite");
+        return ISO_OK;
+    }
     if (err)
         return err;
     if (same && has_counts(e) && strcmp(digest, e->digest) == 0)
@@ -356,21 +364,26 @@ static enum iso_err replay_line(struct replay *r, struct strv text, uint64_t lin
 static enum iso_err replay_file(struct replay *r, FILE *f, struct cli_progress *progress, uint64_t bytes,
                                 struct iso_errinfo *reterr)
 {
-    char *text = NULL, where[32];
-    size_t size = 0;
-    ssize_t n;
+    struct buf text;
+    char where[32];
     uint64_t line = 0, done = 0;
+    bool end = false;
     enum iso_err err = ISO_OK;
-    while (!err && (n = getline(&text, &size, f)) > 0) {
+    buf_init(&text, LINE_BYTES_MAX);
+    while (!err && !end) {
+        buf_reset(&text);
         line++;
-        done += (uint64_t)n;
-        if (n > 0 && text[n - 1] == '\n')
-            n--;
-        if (n > 0)
-            err = replay_line(r, (struct strv){text, (size_t)n}, line, reterr);
-        cli_progress_update(progress, done, bytes);
+        err = text_file_line(f, &text, &end, reterr);
+        if (err == ISO_E_LIMIT) {
+            note_unreadable(r, line, reterr);
+            err = ISO_OK;
+        } else if (!err && text.len > 0) {
+            err = replay_line(r, buf_strv(&text), line, reterr);
+        }
+        done += text.len + 1;
+        cli_progress_update(progress, num_min(done, bytes), bytes);
     }
-    free(text);
+    buf_deinit(&text);
     snprintf(where, sizeof where, "line %" PRIu64, line);
     return err ? iso_fail_prefix(reterr, where) : ISO_OK;
 }
