@@ -208,19 +208,18 @@ static enum iso_err next_line(bool terminal, struct buf *line, bool *ret_end, st
         char *typed = type_line();
         *ret_end = !typed;
         err = typed ? buf_append_strv(line, strv_from(typed)) : ISO_OK;
-        if (err)
-            err = iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
         free(typed);
     } else {
         err = text_file_line(stdin, line, ret_end, reterr);
         if (err == ISO_E_IO)
-            iso_fail_prefix(reterr, "standard input");
+            return iso_fail_prefix(reterr, "standard input");
     }
-    if (!err && buf_append_byte(line, 0))
-        err = iso_fail(reterr, ISO_E_LIMIT, 0, NULL, "a line is longer than 1 MiB");
     if (!err)
-        line->len--;
-    return err;
+        err = buf_append_byte(line, 0);
+    if (err)
+        return iso_fail(reterr, err, 0, NULL, "a line is longer than 1 MiB, or memory for it was refused");
+    line->len--;
+    return ISO_OK;
 }
 
 // What a line starting with '/' asks for.

@@ -568,3 +568,36 @@ def test_a_stop_string_over_three_tokens(others):
             break
     assert tried > 2
     assert both(others, COMPLETIONS, dict(body, stop=[whole[4:9] + "\u2603", "never"])).text == whole
+
+
+# ---- Limits of what a body makes the server hold ----
+
+def test_developer_is_the_system_of_older_templates(server):
+    def tokens(role):
+        return server.ok("/tokenize", {"messages": [{"role": role, "content": "be brief"}, *HELLO]})["tokens"]
+
+    assert tokens("developer") == tokens("system") != tokens("user")
+
+
+@pytest.mark.parametrize("arguments", ['{"a":' + "[" * 100 + "]" * 100 + "}", "[" + "{}," * 70000 + "{}]", "x" * (1 << 20)])
+def test_arguments_of_earlier_calls_have_limits(server, arguments):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call, call]}, *HELLO]
+    assert "arguments" in refused(server, CHAT, {"messages": messages}, param="messages[0].tool_calls")
+
+
+def test_probabilities_of_one_answer_have_a_limit(server, others):
+    assert server.ok(COMPLETIONS, dict(BODIES[COMPLETIONS], prompt=["x"] * 2, n=2, max_tokens=200, logprobs=20))
+    many = {"model": "demo", "prompt": "x", "max_tokens": 480, "n": 16, "logprobs": 20}
+    says = refused(others, COMPLETIONS, many, param="logprobs", code="too_many_logprobs")
+    assert "7680 tokens with 21" in says and "131072" in says, says
+
+
+def test_a_text_over_any_that_fits_is_told_with_both_numbers(server):
+    says = refused(server, COMPLETIONS, dict(BODIES[COMPLETIONS], prompt="x" * 70000), code="context_length_exceeded")
+    assert "70000 bytes" in says and "65536" in says and "256 tokens" in says, says
+
+
+def test_zero_beside_another_maximum(server):
+    for first, second in ((0, 5), (5, 0)):
+        refused(server, CHAT, dict(BODIES[CHAT], max_tokens=first, max_completion_tokens=second))

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -386,6 +388,63 @@ def test_sigterm_lets_what_runs_end(pair_plan, long_text):
         assert stream.end() == long_text and stream.finish == "length and done"
         assert server.process.wait(60) == 0
         server.wait_log(" ended")
+
+
+def test_sigterm_waits_for_bytes_that_a_client_has_not_taken(served_plan):
+    """An answer of megabytes whose reader lags: whole, though the unit has long been done."""
+    with serving.serve(served_plan) as server:
+        body = json.dumps({"input": ["x"] * 60}).encode()
+        c = server.connect()
+        many = 200  # answers behind each other, more than the system's buffers hold
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        c.sendall((head + body) * many)
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert server.process.poll() is None  # waits
+        got = b""
+        while more := c.recv(65536):
+            got += more
+        assert got.count(b"200 OK") >= 1 and got.rstrip().endswith(b"}"), got[-200:]
+        assert server.process.wait(60) == 0
+
+
+def test_sigterm_while_a_plan_is_loaded():
+    """The load is not waited for."""
+    with serving.serve(cli.demo_model(), "--max-seq-len", 256, ready=False) as server:
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - began < 10
+
+
+def test_a_key_is_looked_at_before_a_body(served_plan, keys):
+    """Who may not ask holds no memory: the answer comes before the body, and the connection ends."""
+    with serving.serve(served_plan, "--keys", keys, "--body-timeout", "60s") as server:
+        for header in (b"", b"Authorization: Bearer wrong-key-00\r\n"):
+            with server.connect(timeout=10) as c:
+                c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: 1000000\r\n\r\n{" % (CHAT.encode(), header))
+                got = b""
+                while more := c.recv(65536):
+                    got += more
+                assert got.startswith(b"HTTP/1.1 401 ") and b"X-Request-Id: req-" in got, got
+
+
+def test_a_mistyped_model_reloads_none(pair_plan, keys):
+    with serving.serve(pair_plan, "--alias", "tiny", "--any-model", "--keys", keys) as server:
+        assert server.post("/admin/reload", {"model": "tinny"}, headers=ADMIN)[0] == 404
+        assert server.metric("isochron_reloads_total") == 0
+
+
+def test_pauses_between_restarts_grow(served_plan, plan, tmp_path):
+    path = tmp_path / "model.plan"
+    path.write_bytes(served_plan.read_bytes())
+    with serving.serve(path) as server:
+        path.write_bytes(plan.read_bytes())
+        os.kill(server.units()[0]["pid"], signal.SIGKILL)
+        time.sleep(5)  # tries after 0.5, 1.5, 3.5 and 7.5 s
+        assert 3 <= sum("unit_died" in line for line in server.log) <= 4
 
 
 def test_drain_by_a_request(served_plan, keys):
