@@ -75,8 +75,8 @@ static json_t *unit_json(const struct served *m, const struct engine *e)
                              "plan", e->language.hash, "state", state_name(e), "pid",
                              (json_int_t)e->remote.pid, "threads", (json_int_t)config->threads, "cpus", cpus,
                              "slots", (json_int_t)l->slots, "running", (json_int_t)e->n_running, "waiting",
-                             (json_int_t)e->n_waiting, "max_seq_len", (json_int_t)l->max_seq_len, "restarts",
-                             (json_int_t)e->restarts, "memory", memory_json(&e->account));
+                             (json_int_t)engine_n_waiting(e), "max_seq_len", (json_int_t)l->max_seq_len,
+                             "restarts", (json_int_t)e->restarts, "memory", memory_json(&e->account));
     if (e->remote_open && e->state == ENGINE_READY) {
         struct channel_shared *shared = e->remote.channel.shared;
         uint32_t isa = shared->isa;
@@ -118,7 +118,7 @@ static struct metrics_gauges gauges_of(const struct served *m)
         return g;
     const struct plan_limits *l = &e->language.header.limits;
     g.plan = e->language.hash;
-    g.waiting = e->n_waiting;
+    g.waiting = engine_n_waiting(e);
     g.running = e->n_running;
     g.slots = l->slots;
     g.ready = e->state == ENGINE_READY && !m->server->draining;

@@ -94,6 +94,12 @@ void call_gone(struct call *c)
     call_close(c);
 }
 
+void call_go_on(struct call *c)
+{
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        choice_go_on(&c->choices[i]);
+}
+
 // ---- The log's line ----
 
 static double ms(uint64_t ns)
@@ -268,7 +274,7 @@ static bool has_room(struct call *c, uint32_t n)
                    n, slots + queue);
         return false;
     }
-    uint32_t busy = e->n_running + e->n_waiting;
+    uint32_t busy = e->n_running + engine_n_waiting(e);
     if (busy + n <= slots + queue)
         return true;
     call_refuse(c, REFUSED_QUEUE, 503, "queue_full", "the queue is full; try again");

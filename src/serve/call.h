@@ -27,6 +27,7 @@ struct choice {
     bool scoring;        // the prompt's own probabilities come first
     uint32_t scored;     // of the prompt's tokens
     bool started;        // by the unit
+    bool paused;         // as the client lags; its job is
     uint32_t cached;
     struct reply reply; // what the client has not been sent yet, or all of it
     float *row;         // of an embedding: f32[hidden]
@@ -71,6 +72,8 @@ struct call *call_open(struct server *s, struct http_request *r, const char *end
 void call_close(struct call *c);
 // The client left.
 void call_gone(struct call *c);
+// The client of a stream lags no more.
+void call_go_on(struct call *c);
 
 // Answers and closes. `json` is taken; NULL is one that there was no memory for.
 void call_json(struct call *c, unsigned status, json_t *json);

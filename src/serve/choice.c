@@ -196,14 +196,27 @@ static void take_token(struct choice *k, const struct channel_event *e)
         call_error(c, 503, NULL, "unit_failed", "the compute unit ended the answer untimely; try again");
         return;
     }
-    if (next == ANSWER_RESUME)
-        engine_resubmit(c->engine, &k->job);
     if (c->params.stream && !reply_is_empty(&k->reply)) {
         call_send(c, complete_chunk(k, NULL, false));
         reply_reset(&k->reply);
-        if (!c->request)
+        if (!c->request) {
             call_gone(c);
+            return;
+        }
     }
+    k->paused = c->streaming && http_lags(c->request);
+    if (k->paused)
+        engine_pause(c->engine, &k->job);
+    else if (next == ANSWER_RESUME)
+        engine_resubmit(c->engine, &k->job);
+}
+
+void choice_go_on(struct choice *k)
+{
+    if (!k->paused)
+        return;
+    k->paused = false;
+    engine_resubmit(k->call->engine, &k->job);
 }
 
 // A position of the prompt: how probable its next token was.

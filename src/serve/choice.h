@@ -8,6 +8,8 @@ enum iso_err choice_init(struct call *c, uint32_t index, struct iso_errinfo *ret
 // Submits it, or ends it where there is nothing to compute. True: the call ended, and is gone.
 bool choice_begin(struct choice *k);
 void choice_deinit(struct choice *k);
+// Where it was paused as the client lagged.
+void choice_go_on(struct choice *k);
 // "stop", "length" or "tool_calls".
 const char *choice_finish(const struct choice *k);
 // Ends it before its time: counts it, and audits what there is of it. Nothing where it has ended.

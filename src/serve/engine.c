@@ -27,37 +27,40 @@ static void set_state(struct engine *e, enum engine_state state)
 
 // ---- The queue ----
 
-static void link_last(struct engine *e, struct engine_job *j)
+static void link_last(struct engine_list *l, struct engine_job *j)
 {
     j->next = NULL;
-    j->before = e->last;
-    *(e->last ? &e->last->next : &e->first) = j;
-    e->last = j;
+    j->before = l->last;
+    *(l->last ? &l->last->next : &l->first) = j;
+    l->last = j;
+    l->n++;
 }
 
-static void link_first(struct engine *e, struct engine_job *j)
+static void link_first(struct engine_list *l, struct engine_job *j)
 {
     j->before = NULL;
-    j->next = e->first;
-    *(e->first ? &e->first->before : &e->last) = j;
-    e->first = j;
+    j->next = l->first;
+    *(l->first ? &l->first->before : &l->last) = j;
+    l->first = j;
+    l->n++;
 }
 
 static void unlink_job(struct engine *e, struct engine_job *j)
 {
-    *(j->before ? &j->before->next : &e->first) = j->next;
-    *(j->next ? &j->next->before : &e->last) = j->before;
+    struct engine_list *l = &e->lists[j->place];
+    *(j->before ? &j->before->next : &l->first) = j->next;
+    *(j->next ? &j->next->before : &l->last) = j->before;
     j->next = j->before = NULL;
+    l->n--;
 }
 
 static void start_job(struct engine *e, struct engine_job *j)
 {
     unlink_job(e, j);
-    e->n_waiting--;
     struct unit_request r = j->calls->request(j, e->prompt);
     bool taken = remote_submit(&e->remote, &r, j->n_top, j->embed, ++e->serial, &j->area);
     ASSERT(taken);
-    j->running = true;
+    j->place = ENGINE_RUNNING;
     e->jobs[j->area] = j;
     e->n_running++;
     e->kv_blocks[j->area] =
@@ -67,52 +70,73 @@ static void start_job(struct engine *e, struct engine_job *j)
 
 static void dispatch(struct engine *e)
 {
-    while (e->state == ENGINE_READY && e->first && e->remote.n_free > 0)
-        start_job(e, e->first);
-    if (e->ending && e->n_waiting == 0 && e->remote_open && e->remote.n_free == limits_of(e)->slots)
+    struct engine_list *waiting = &e->lists[ENGINE_WAITING];
+    while (e->state == ENGINE_READY && waiting->first && e->remote.n_free > 0)
+        start_job(e, waiting->first);
+    if (e->ending && waiting->n + e->lists[ENGINE_PAUSED].n == 0 && e->remote_open &&
+        e->remote.n_free == limits_of(e)->slots)
         remote_end(&e->remote);
     if (e->remote_open && e->remote.broken && e->remote.pid > 0) // its end is noticed by its pidfd
         kill(e->remote.pid, SIGKILL);
 }
 
-static void add(struct engine *e, struct engine_job *j)
+// In no list yet.
+static void enter(struct engine *e, struct engine_job *j, enum engine_place place)
 {
     ASSERT(!j->engine);
     j->engine = e;
-    j->running = false;
-    e->n_waiting++;
+    j->place = place;
+}
+
+static void leave(struct engine_job *j)
+{
+    struct engine *e = j->engine;
+    if (!e)
+        return;
+    if (j->place != ENGINE_RUNNING) {
+        unlink_job(e, j);
+    } else {
+        if (e->remote_open) // it may just have died
+            remote_cancel(&e->remote, j->area);
+        e->jobs[j->area] = NULL;
+    }
+    j->engine = NULL;
 }
 
 void engine_submit(struct engine *e, struct engine_job *j)
 {
-    add(e, j);
-    link_last(e, j);
+    enter(e, j, ENGINE_WAITING);
+    link_last(&e->lists[ENGINE_WAITING], j);
     dispatch(e);
 }
 
 void engine_resubmit(struct engine *e, struct engine_job *j)
 {
-    engine_cancel(j);
-    add(e, j);
-    link_first(e, j);
+    leave(j);
+    enter(e, j, ENGINE_WAITING);
+    link_first(&e->lists[ENGINE_WAITING], j);
+    dispatch(e);
+}
+
+void engine_pause(struct engine *e, struct engine_job *j)
+{
+    leave(j);
+    enter(e, j, ENGINE_PAUSED);
+    link_last(&e->lists[ENGINE_PAUSED], j);
     dispatch(e);
 }
 
 void engine_cancel(struct engine_job *j)
 {
     struct engine *e = j->engine;
-    if (!e)
-        return;
-    if (j->running) {
-        if (e->remote_open) // it may just have died
-            remote_cancel(&e->remote, j->area);
-        e->jobs[j->area] = NULL;
-    } else {
-        unlink_job(e, j);
-        e->n_waiting--;
-    }
-    j->engine = NULL;
-    dispatch(e);
+    leave(j);
+    if (e)
+        dispatch(e);
+}
+
+uint32_t engine_n_waiting(const struct engine *e)
+{
+    return e->lists[ENGINE_WAITING].n;
 }
 
 // ---- What the unit says ----
@@ -198,14 +222,14 @@ static void fail_jobs(struct engine *e, const char *why)
         j->engine = NULL;
         j->calls->failed(j, ISO_E_BUSY, why);
     }
-    while (e->first) {
-        struct engine_job *j = e->first;
-        unlink_job(e, j);
-        e->n_waiting--;
-        j->engine = NULL;
-        j->calls->failed(j, ISO_E_BUSY, why);
+    for (struct engine_list *l = e->lists; l < e->lists + ENGINE_RUNNING; l++) {
+        while (l->first) {
+            struct engine_job *j = l->first;
+            leave(j);
+            j->calls->failed(j, ISO_E_BUSY, why);
+        }
     }
-    ASSERT(e->n_running == 0 && e->n_waiting == 0 && e->kv_blocks_used == 0);
+    ASSERT(e->n_running == 0 && e->kv_blocks_used == 0);
 }
 
 static enum iso_err start_unit(struct engine *e, struct iso_errinfo *reterr);

@@ -1,8 +1,8 @@
 // A plan being served: its language, its unit process, the queue before it.
 //
 // A job is what the unit is asked, once: a request's answer, or the rest of one. Jobs are served in the order in which they were
-// submitted, as many at a time as the plan has slots. A unit that dies fails its jobs and is started again, after a pause that
-// doubles each time.
+// submitted, as many at a time as the plan has slots. One whose client lags is paused, and asked for the rest later. A unit that dies
+// fails its jobs and is started again, after a pause that doubles each time.
 //
 // Ownership: the caller's jobs must stay until they ended: by an event whose finish is not UNIT_RUNNING, by on_failed, or by
 // engine_cancel, after which nothing of them is touched. One thread, on the event loop.
@@ -31,15 +31,22 @@ struct engine_calls {
     void (*failed)(struct engine_job *j, enum iso_err err, const char *why);
 };
 
+enum engine_place { ENGINE_WAITING, ENGINE_PAUSED, ENGINE_RUNNING };
+
 struct engine_job {
     const struct engine_calls *calls;
     uint32_t n_top; // as in channel_request
     bool embed;
     // The engine's.
-    struct engine *engine; // NULL: neither waiting nor running
+    struct engine *engine; // NULL: it is in none
     struct engine_job *next, *before;
-    bool running;
-    uint32_t area;
+    enum engine_place place;
+    uint32_t area; // while it runs
+};
+
+struct engine_list {
+    struct engine_job *first, *last;
+    uint32_t n;
 };
 
 enum engine_state {
@@ -67,7 +74,7 @@ struct engine {
     struct account account;
     enum engine_state state;
     struct iso_errinfo failure;
-    uint32_t n_waiting, n_running, restarts;
+    uint32_t n_running, restarts;
     uint64_t kv_blocks_used; // reserved by what runs
     int plan_fd;
     struct remote remote;
@@ -76,10 +83,10 @@ struct engine {
     int pid;     // of the unit process, also of one that ended
     uint32_t pause_ms;
     uint64_t ready_ns, serial;
-    struct engine_job *first, *last;         // that wait
-    struct engine_job *jobs[PLAN_SLOTS_MAX]; // by area; NULL: free, or of a job that was cancelled
-    uint32_t kv_blocks[PLAN_SLOTS_MAX];      // reserved, by area
-    uint32_t *prompt;                        // [max_seq_len]: workspace
+    struct engine_list lists[ENGINE_RUNNING]; // by place
+    struct engine_job *jobs[PLAN_SLOTS_MAX];  // by area; NULL: free, or of a job that was cancelled
+    uint32_t kv_blocks[PLAN_SLOTS_MAX];       // reserved, by area
+    uint32_t *prompt;                         // [max_seq_len]: workspace
     sd_event_source *events, *death, *restart;
 };
 
@@ -92,9 +99,12 @@ void engine_close(struct engine *e);
 
 // Puts the job at the queue's end.
 void engine_submit(struct engine *e, struct engine_job *j);
-// Puts a job that has run, and goes on, before all others; what it has running is cancelled.
+// Puts a job that has run or paused, and goes on, before all others; what it has running is cancelled.
 void engine_resubmit(struct engine *e, struct engine_job *j);
-// Takes a job out, waiting or running; its slot is free after the running step. Nothing where it is in no engine.
+// Takes a job out of its slot, which is free after the running step, until engine_resubmit. It has no place in the queue meanwhile.
+void engine_pause(struct engine *e, struct engine_job *j);
+// Takes a job out, wherever it is; its slot is free after the running step. Nothing where it is in no engine.
 void engine_cancel(struct engine_job *j);
-// Ends the unit once nothing waits or runs. The state becomes ENGINE_GONE.
+uint32_t engine_n_waiting(const struct engine *e);
+// Ends the unit once nothing waits, pauses or runs. The state becomes ENGINE_GONE.
 void engine_end_when_idle(struct engine *e);

@@ -63,6 +63,7 @@ struct http_request {
     enum request_state state;
     bool suspended, too_long, too_many; // too much of a body, too much of all bodies
     bool given_up;                      // by the caller, who knows that it is dropped
+    bool lags;                          // as http_lags says
     struct buf body;
     uint64_t body_reserved; // of bodies_bytes_max
     uint64_t out_reserved;  // of answers_bytes_max
@@ -163,6 +164,11 @@ static void drop_connection(struct connection *c)
     pump_later(c->h);
 }
 
+static uint64_t lag_bytes(const struct http *h)
+{
+    return h->config.unread_bytes_max / 8;
+}
+
 // The next bytes of an answer for the client.
 static ssize_t read_answer(void *context, uint64_t at, char *to, size_t max)
 {
@@ -183,6 +189,11 @@ static ssize_t read_answer(void *context, uint64_t at, char *to, size_t max)
     if (r->taken == r->out.len && r->state == STREAMING) {
         buf_reset(&r->out);
         r->taken = 0;
+    }
+    if (r->lags && r->out.len - r->taken <= lag_bytes(r->c->h) / 2) {
+        r->lags = false;
+        if (r->state == STREAMING && r->c->h->config.on_caught_up)
+            r->c->h->config.on_caught_up(r->c->h->config.context, r);
     }
     return (ssize_t)n;
 }
@@ -589,12 +600,18 @@ bool http_write(struct http_request *r, struct strv bytes)
     // What was there before counts: one write may be as long as it is.
     if (!r->c->dropped && r->out.len - r->taken <= r->c->h->config.unread_bytes_max &&
         buf_append_strv(&r->out, bytes) == ISO_OK) {
+        r->lags = r->lags || r->out.len - r->taken > lag_bytes(r->c->h);
         resume(r);
         return true;
     }
     r->given_up = true;
     drop_connection(r->c);
     return false;
+}
+
+bool http_lags(const struct http_request *r)
+{
+    return r->lags;
 }
 
 void http_end(struct http_request *r)

@@ -31,8 +31,8 @@ struct http_config {
     uint32_t connections_max;  // at once
     uint64_t body_bytes_max;   // of one request
     uint64_t bodies_bytes_max; // of all requests that are being received or answered
-    uint64_t
-        unread_bytes_max; // of a stream: written but not taken by the client; twice as much may be held, and one write
+    // Of a stream: written but not taken by the client; twice as much may be held, and one write.
+    uint64_t unread_bytes_max;
     uint64_t answers_bytes_max; // of all whole answers that are not yet taken
     // Until the head is complete, since the connection or its first byte; then until the body is.
     uint32_t head_ms, body_ms;
@@ -44,6 +44,8 @@ struct http_config {
     bool (*on_head)(void *context, struct http_request *r);
     void (*on_request)(void *context, struct http_request *r);
     void (*on_gone)(void *context, struct http_request *r);
+    // May be NULL. The client of a stream lags no more. From within the library: nothing of serve/http.h may be called.
+    void (*on_caught_up)(void *context, struct http_request *r);
     // May be NULL. A request is refused here, before on_request: over a limit. Headers may be added.
     void (*on_refused)(void *context, struct http_request *r, unsigned status, const char *why);
     void *context;
@@ -88,5 +90,8 @@ void http_stream(struct http_request *r, unsigned status, const char *content_ty
 // False where the client reads too slowly (over unread_bytes_max) or is gone. The connection is dropped then, and on_gone is not
 // called: the request is nobody's afterwards.
 bool http_write(struct http_request *r, struct strv bytes) ISO_MUST_USE;
+// Whether so much of a stream is not taken (an eighth of unread_bytes_max) that its writer had better pause. on_caught_up is called once
+// half of that is left.
+bool http_lags(const struct http_request *r);
 // The end of a stream. The request is nobody's afterwards.
 void http_end(struct http_request *r);

@@ -185,3 +185,9 @@ void routes_gone(void *context, struct http_request *r)
     (void)context;
     call_gone(http_data(r));
 }
+
+void routes_caught_up(void *context, struct http_request *r)
+{
+    (void)context;
+    call_go_on(http_data(r));
+}

@@ -8,3 +8,4 @@ bool routes_head(void *context, struct http_request *r);
 void routes_request(void *context, struct http_request *r);
 void routes_refused(void *context, struct http_request *r, unsigned status, const char *why);
 void routes_gone(void *context, struct http_request *r);
+void routes_caught_up(void *context, struct http_request *r);

@@ -173,6 +173,7 @@ static enum iso_err open_http(struct server *s, struct iso_errinfo *reterr)
                                      .on_head = routes_head,
                                      .on_request = routes_request,
                                      .on_gone = routes_gone,
+                                     .on_caught_up = routes_caught_up,
                                      .on_refused = routes_refused,
                                      .context = s};
     if (!err)

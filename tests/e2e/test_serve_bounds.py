@@ -155,6 +155,57 @@ def test_a_slow_reader_of_a_stream_is_dropped(server):
     assert after == aborted + 1
 
 
+def events_of(data):
+    """The data of each event in a stream's bytes, taken from their chunks."""
+    at, body = data.index(b"\r\n\r\n") + 4, []
+    while at < len(data):
+        end = data.index(b"\r\n", at)
+        n = int(data[at:end], 16)
+        body.append(data[end + 2:end + 2 + n])
+        at = end + 2 + n + 2
+    return [e.partition(b"data: ")[2] for e in b"".join(body).split(b"\n\n") if e]
+
+
+def lagging(server, body):
+    """A client that asked for a stream and took nothing of it, until its answer was paused."""
+    s = server.connect()
+    s.sendall(raw(COMPLETIONS, body, "Connection: close\r\n"))
+    wait_load(server, 1, 0)
+    wait_load(server, 0, 0)
+    return s
+
+
+def test_a_slow_reader_is_paused_and_gets_the_same_bytes(endless_plan):
+    """Its slot serves others meanwhile; it goes on where it was, and nothing of the answer tells."""
+    body = {"prompt": "x", "max_tokens": 25000, "ignore_eos": True, "seed": 3, "stream": True, "logprobs": 20}
+    with serving.serve(endless_plan, "--threads", 1) as server:
+        alone = [e for _, e in server.stream(COMPLETIONS, body)]
+        with lagging(server, body) as s:
+            steps = server.units()[0]["steps"]
+            assert steps < len(alone) + 20000 and server.ok(COMPLETIONS, SHORT) and load(server) == (0, 0)
+            assert server.units()[0]["steps"] < steps + 10
+            data = bytearray()
+            while len(data) < 6 * MIB:  # it goes on, and is paused again
+                data += s.recv(65536)
+                assert data
+            wait_load(server, 1, 0)
+            wait_load(server, 0, 0)
+            assert server.ok(COMPLETIONS, SHORT)
+            events = events_of(bytes(data) + read_all(s))
+        got = [json.loads(e) for e in events[:-1]]
+        assert events[-1] == b"[DONE]" and [e["choices"] for e in got] == [e["choices"] for e in alone[:-1]]
+
+
+def test_the_unit_dies_while_an_answer_is_paused(endless_plan):
+    with serving.serve(endless_plan, "--threads", 1) as server:
+        with lagging(server, dict(LONG, stream=True, logprobs=20)) as s:
+            os.kill(server.units()[0]["pid"], signal.SIGKILL)
+            server.wait_log(r"status=503 .*compute unit ended")
+            events = events_of(read_all(s))
+            assert "compute unit ended" in json.loads(events[-1])["error"]["message"]
+        server.wait(lambda: server.get("/readyz")[0] == 200, what="ready again")
+
+
 # ---- Many connections, long bodies, several requests at once ----
 
 def test_a_thousand_connections(endless_plan):

@@ -207,6 +207,44 @@ def test_a_reader_that_lags_makes_nothing_grow():
         assert most < 100_000, most
 
 
+def test_a_stream_that_lags():
+    """Its writer is told, and told again once the client has caught up."""
+    with Server("ms=20000", "unread=80000000") as server:
+        s = server.connect(SO_RCVBUF=65536)
+        s.sendall(b"GET /stream?n=3000&bytes=50000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        for times in 1, 2:
+            server.wait_for("lags /stream", times)
+            written = int(server.ask("GET", "/written")[1])
+            got = 0
+            while got < 20_000_000:
+                assert server.said.count("caught-up /stream") == times - 1 or got > 1_000_000
+                got += len(s.recv(1_000_000))
+            server.wait_for("caught-up /stream", times)
+            assert 10_000_000 < written
+        s.close()
+
+
+def test_whole_answers_together():
+    """What clients leave unread of them is bounded; short ones are always given."""
+    n = 20_000_000
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % n
+    with Server("ms=20000", f"body={n}", "bodies=100000000", "answers=30000000") as server:
+        slow = server.connect(SO_RCVBUF=65536)
+        slow.sendall(head + b"x" * n)
+        server.wait_for("POST /echo")
+        r, text = server.ask("POST", "/echo", b"y" * n)
+        assert r.status == 503 and r.headers["Retry-After"] and b"unread" in text
+        assert server.ask("POST", "/echo", b"fine")[1] == b"fine"
+        got = 0
+        while more := len(slow.recv(1_000_000)):
+            got += more
+        assert got > n
+        slow.close()
+        server.connections(1)
+        r, text = server.ask("POST", "/echo", b"y" * n)
+        assert r.status == 200 and len(text) == n
+
+
 def test_bodies_together():
     with Server("bodies=150000") as server:
         half = server.connect()

@@ -1,5 +1,6 @@
 // A server over serve/http for its tests: prints its port, then what happens to requests, a line each.
-//   tool_http [connections_max=N] [unread=BYTES] [bodies=BYTES] [ms=N: all times] [idle=MS] [port=N] [ADDRESS]
+//   tool_http [connections_max=N] [unread=BYTES] [body=BYTES] [bodies=BYTES]
+//             [answers=BYTES] [ms=N: all times] [idle=MS] [port=N] [ADDRESS]
 // Paths: /echo answers the body; /later the same after 50 ms; /hold never; /stream?n=N&bytes=B writes N lines of B bytes, one
 // each millisecond; /quiet one line, then nothing; /count the connections; /written what streams have
 // written in all.
@@ -15,6 +16,7 @@ struct task {
     struct http_request *request;
     sd_event_source *timer;
     unsigned long n, bytes;
+    bool lags;
 };
 
 static sd_event *loop;
@@ -48,6 +50,9 @@ static void write_line(struct task *t)
     } else {
         t->n--;
         written += t->bytes;
+        if (!t->lags && http_lags(t->request))
+            say("lags", t->request);
+        t->lags = http_lags(t->request);
     }
 }
 
@@ -85,7 +90,7 @@ static void on_request(void *context, struct http_request *r)
     say(http_method(r), r);
     struct task *t = calloc(1, sizeof *t);
     ASSERT(t);
-    *t = (struct task){r, NULL, number(r, "n", 10), number(r, "bytes", 100)};
+    *t = (struct task){.request = r, .n = number(r, "n", 10), .bytes = number(r, "bytes", 100)};
     http_set_data(r, t);
     if (strcmp(path, "/later") == 0) {
         start_timer(t, 50000);
@@ -114,6 +119,12 @@ static void on_gone(void *context, struct http_request *r)
     task_free(http_data(r));
 }
 
+static void on_caught_up(void *context, struct http_request *r)
+{
+    (void)context;
+    say("caught-up", r);
+}
+
 int main(int argc, char **argv)
 {
     struct http_config config = {.address = "127.0.0.1",
@@ -127,7 +138,8 @@ int main(int argc, char **argv)
                                  .idle_ms = 1000,
                                  .stall_ms = 1000,
                                  .on_request = on_request,
-                                 .on_gone = on_gone};
+                                 .on_gone = on_gone,
+                                 .on_caught_up = on_caught_up};
     struct iso_errinfo e;
     for (int i = 1; i < argc; i++) {
         unsigned n;
@@ -139,6 +151,10 @@ int main(int argc, char **argv)
             config.idle_ms = n;
         else if (sscanf(argv[i], "unread=%u", &n) == 1)
             config.unread_bytes_max = n;
+        else if (sscanf(argv[i], "body=%u", &n) == 1)
+            config.body_bytes_max = n;
+        else if (sscanf(argv[i], "answers=%u", &n) == 1)
+            config.answers_bytes_max = n;
         else if (sscanf(argv[i], "bodies=%u", &n) == 1)
             config.bodies_bytes_max = n;
         else if (sscanf(argv[i], "port=%u", &n) == 1)
