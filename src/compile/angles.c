@@ -10,11 +10,18 @@ static double pair_of(const struct ir_rope *rope, uint32_t half, double rotation
     return (double)half * dmath_log((double)rope->original / (rotations * TWO_PI)) / dmath_log(rope->base);
 }
 
+// Where no pair does (a base of 1), or one far outside, one just outside.
+static double near_head(double pair, double last)
+{
+    return pair > last + 1.0 ? last + 1.0 : pair > -1.0 ? pair : -1.0;
+}
+
 // Limits of yarn's ramp: whole pairs, the lower rounded down, the higher up, both inside of the head.
 static void ramp_limits(const struct ir_rope *rope, uint32_t half, double *ret_low, double *ret_high)
 {
-    double low = pair_of(rope, half, rope->fast), high = pair_of(rope, half, rope->slow);
     double last = 2.0 * (double)half - 1.0;
+    double low = near_head(pair_of(rope, half, rope->fast), last);
+    double high = near_head(pair_of(rope, half, rope->slow), last);
     double whole = (double)(int64_t)low, up = (double)(int64_t)high;
     low = whole > low ? whole - 1.0 : whole;
     high = up < high ? up + 1.0 : up;
