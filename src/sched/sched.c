@@ -363,27 +363,22 @@ enum sched_verdict sched_admit(const struct sched_config *c, const struct stepti
 
 // ---- Slots ----
 
-// Whether an admitted deadline is missed, or by more, because those run that may be paused.
-static bool must_yield(const struct sched_config *c, const struct steptime *s, const struct sched_task *tasks,
-                       uint32_t n, uint64_t now_ns, struct sched_task *scratch)
+// Whether an admitted deadline is missed, or by more, because those run that may be paused, and task i with them (NONE: none more).
+static bool harms(const struct sched_config *c, const struct steptime *s, const struct sched_task *tasks,
+                  uint32_t n, uint64_t now_ns, bool owed, struct sched_task *scratch, uint32_t i)
 {
     struct sched_task *with = scratch, *without = scratch + n;
     copy(with, tasks, n, true);
+    if (i != NONE) {
+        with[i].running = true;
+        with[i].kept = owed;
+    }
     sched_forecast(c, s, with, n, now_ns, false);
     if (!any_late(with, n))
         return false;
     copy(without, tasks, n, false);
     sched_forecast(c, s, without, n, now_ns, false);
     return is_worse(with, without, n);
-}
-
-// Whether task i, which has no deadline, does harm if it runs from now on.
-static bool harms(const struct sched_config *c, const struct steptime *s, const struct sched_task *tasks,
-                  uint32_t n, uint64_t now_ns, struct sched_task *scratch, uint32_t i)
-{
-    copy(scratch, tasks, n, true);
-    scratch[i].running = true;
-    return must_yield(c, s, scratch, n, now_ns, scratch + n);
 }
 
 // Whether task i, which has a deadline, may start: it was to, or all are in time if it does.
@@ -421,7 +416,7 @@ static uint32_t next_start_of(const struct sched_config *c, const struct steptim
             return next;
     if (owed)
         next = first_arrived(tasks, n);
-    if (next != NONE && !harms(c, s, tasks, n, now_ns, scratch, next))
+    if (next != NONE && !harms(c, s, tasks, n, now_ns, owed, scratch, next))
         return next;
     return n_running(tasks, n) == 0 ? first : NONE; // nobody is there to be slowed
 }
@@ -431,7 +426,7 @@ enum sched_move sched_next(const struct sched_config *c, const struct steptime *
                            struct sched_task *scratch, uint32_t *ret_task)
 {
     uint32_t last = last_yielding(tasks, n);
-    if (last != NONE && must_yield(c, s, tasks, n, now_ns, scratch)) {
+    if (last != NONE && harms(c, s, tasks, n, now_ns, false, scratch, NONE)) {
         *ret_task = last;
         return SCHED_PAUSE;
     }

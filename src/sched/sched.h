@@ -84,7 +84,7 @@ enum sched_verdict sched_admit(const struct sched_config *c, const struct stepti
                                struct sched_task *scratch, uint64_t *ret_end_ns, uint64_t *ret_free_ns);
 
 enum sched_move { SCHED_STAY, SCHED_START, SCHED_PAUSE };
-// What to do next with *ret_task: ask again until it says SCHED_STAY. One that starts as it is owed is to be kept. `scratch`: [3 * n].
+// What to do next with *ret_task: ask again until it says SCHED_STAY. One that starts as it is owed is to be kept. `scratch`: [2 * n].
 enum sched_move sched_next(const struct sched_config *c, const struct steptime *s,
                            const struct sched_task *tasks, uint32_t n, uint64_t now_ns, bool owed,
                            struct sched_task *scratch, uint32_t *ret_task);

@@ -12,7 +12,7 @@ struct sim {
     struct sim_outcome *outcomes;
     struct sim_result *result;
     struct steptime model;
-    struct sched_task *tasks, *scratch; // [max], [3 * max]
+    struct sched_task *tasks, *scratch; // [max], [2 * max]
     uint64_t *last_ns;                  // [max]: of its last token; 0: none since it began to run
     uint32_t n, max;
     uint64_t now_ns, steps, background_ns; // the last start of a task without a deadline
@@ -195,7 +195,7 @@ enum iso_err sim_run(const struct sim_config *config, const struct steptime *mod
                     .model = *model,
                     .max = max,
                     .tasks = calloc(max, sizeof *m.tasks),
-                    .scratch = calloc(3 * max, sizeof *m.scratch),
+                    .scratch = calloc(2 * max, sizeof *m.scratch),
                     .last_ns = calloc(max, sizeof *m.last_ns)};
     enum iso_err err = ISO_OK;
     if (m.tasks && m.scratch && m.last_ns)
