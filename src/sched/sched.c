@@ -212,10 +212,22 @@ static void pause(struct sched_task *t)
     t->n_computed = 0;
 }
 
+// When the next step of those that run ends. Until then nothing starts: what is to start before may do so now.
+static uint64_t step_end_ns(const struct sched_config *c, const struct steptime *s, struct sched_task *tasks,
+                            uint32_t n, uint64_t now_ns)
+{
+    struct steptime_load load;
+    if (n_running(tasks, n) == 0)
+        return now_ns;
+    (void)sched_compose(c, s, tasks, n, &load);
+    return now_ns + (uint64_t)steptime_bound_ns(s, load);
+}
+
 static uint32_t next_released(const struct forecast *f)
 {
+    uint64_t by_ns = step_end_ns(f->c, f->s, f->tasks, f->n, f->now_ns);
     uint32_t next = next_waiting(f->tasks, f->n, NONE);
-    while (next != NONE && f->tasks[next].start_ns > f->now_ns)
+    while (next != NONE && f->tasks[next].start_ns > by_ns)
         next = next_waiting(f->tasks, f->n, next);
     return next;
 }
@@ -385,11 +397,11 @@ static bool harms(const struct sched_config *c, const struct steptime *s, const 
 static bool may_start(const struct sched_config *c, const struct steptime *s, const struct sched_task *tasks,
                       uint32_t n, uint64_t now_ns, struct sched_task *scratch, uint32_t i)
 {
-    if (tasks[i].start_ns <= now_ns)
-        return true;
     copy(scratch, tasks, n, true);
     if (n_running(scratch, n) == c->slots)
         pause(&scratch[last_yielding(scratch, n)]);
+    if (tasks[i].start_ns <= step_end_ns(c, s, scratch, n, now_ns))
+        return true;
     scratch[i].running = true;
     sched_forecast(c, s, scratch, n, now_ns, false);
     return !any_late(scratch, n);
